@@ -1,1 +1,1 @@
-"""What serves developers, and nobody else."""
+"""Tools for developers of MemTune; not part of any distribution."""

@@ -1,4 +1,4 @@
-"""What the three dashboards show, as plain values; `generate_dashboards.py` makes Grafana's JSON of them."""
+"""The content of the three Grafana dashboards; `generate_dashboards.py` renders it as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANY: Steps = ((0.0, GREEN), (1.0, YELLOW), (3.0, RED))
 
 
 def _used(which: str, of_peak: str = "") -> str:
-    """What is taken on each GPU. Of one that others use too only the allocator is known."""
+    """The memory in use on each GPU; only the allocator's on a shared GPU."""
     reserved = f"memtune_hbm_{of_peak}reserved_bytes{which}"
     return f"{reserved} + (memtune_hbm_non_torch_bytes{which} or {reserved} * 0)"
 

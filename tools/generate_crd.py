@@ -1,6 +1,4 @@
-"""Write what follows from the spec types, or with ``--check`` say whether the files are up to date: the
-CustomResourceDefinition, by itself and as a template of the chart, and the page that describes it.
-"""
+"""Generate the CRD, its chart template and docs/object.md from the spec types; ``--check`` only compares them."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from memtune.api.job import GROUP, PLURAL  # noqa: E402
 from tools.object_page import object_page  # noqa: E402 - lies beside this file
 
 PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
-# In a chart's crds/ Helm would never bring it up to date.
+# Not in the chart's crds/, which Helm never upgrades.
 TEMPLATE = ROOT / "charts" / "memtune" / "templates" / "crd.yaml"
 PAGE = ROOT / "docs" / "object.md"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/api; do not edit, run `make generate`.\n"
-# A server without CEL would pass over these, but Helm asks it for its fields first, and then refuses the whole chart.
+# A server without CEL would ignore these fields, but Helm validates against its schema and rejects the chart.
 RULES = re.compile(r"^( +)x-kubernetes-validations:\n(?:\1[- ] .*\n)+", re.MULTILINE)
-# Kubernetes 1.25 to 1.27 warn of each of these fields that they do not know.
+# Kubernetes 1.25 to 1.27 warn about these fields, which they do not know.
 BLAME = re.compile(r"(?:^ +(?:reason: FieldValue|fieldPath: \.).*\n)+", re.MULTILINE)
 GUARDED = """{{{{- if semverCompare ">={oldest}-0" $.Capabilities.KubeVersion.Version }}}}
 \\g<0>{{{{- end }}}}
@@ -35,13 +33,13 @@ GUARDED = """{{{{- if semverCompare ">={oldest}-0" $.Capabilities.KubeVersion.Ve
 
 
 def rendered() -> dict[Path, str]:
-    """The text of each file as it should be."""
+    """The expected content of each file."""
     definition = crd()
     return {PLAIN: HEADER + _dumped(definition), TEMPLATE: _template(definition), PAGE: object_page(definition)}
 
 
 def _template(definition: dict[str, Any]) -> str:
-    """The definition under the chart's switch; Helm leaves it, and all jobs with it, when the chart is uninstalled."""
+    """The CRD as a conditional chart template, kept with all jobs when the chart is uninstalled."""
     kept = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
     text = _dumped({**definition, "metadata": kept}).replace("{{", '{{ "{{" }}')
     for lines, oldest in ((RULES, "1.25"), (BLAME, "1.28")):
@@ -54,7 +52,7 @@ def _dumped(definition: dict[str, Any]) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what stands in two places twice, for whoever reads one of them."""
+    """A YAML dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -71,7 +69,7 @@ def _is_up_to_date(target: Path, wanted: str) -> bool:
 
 
 def main() -> int:
-    """Write the files, or compare them."""
+    """Write or compare the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     if parser.parse_args().check:

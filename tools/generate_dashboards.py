@@ -1,4 +1,4 @@
-"""Write Grafana's JSON of the dashboards, or with ``--check`` say whether the files are up to date."""
+"""Generate the Grafana JSON of the dashboards; ``--check`` only compares it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from tools.dashboards import PAGES  # noqa: E402 - lies beside this file
 from tools.panels import RED, Page, Panel  # noqa: E402 - lies beside this file
 
-# Imported without types: they stand on Python 3.11's StrEnum, and mypy reads this project as 3.10.
+# Imported untyped: the types need Python 3.11's StrEnum, and mypy checks this project as 3.10.
 _SDK = "grafana_foundation_sdk"
 common: Any = import_module(f"{_SDK}.builders.common")
 dashboard: Any = import_module(f"{_SDK}.builders.dashboard")
@@ -35,7 +35,7 @@ _BUILDERS = {"timeseries": timeseries.Panel, "stat": stat.Panel, "heatmap": heat
 
 
 def rendered(page: Page) -> str:
-    """The text of one dashboard's file."""
+    """The file content of one dashboard."""
     built = (
         dashboard.Dashboard(page.title)
         .uid(f"memtune-{page.name}")
@@ -73,7 +73,7 @@ def _variable(name: str, query: str) -> Any:
 
 def _panel(panel: Panel) -> Any:
     steps = [models.Threshold(value, color) for value, color in panel.thresholds]
-    steps[0].value = None  # from minus infinity
+    steps[0].value = None  # minus infinity
     built: Any = (
         _BUILDERS[panel.kind]()
         .title(panel.title)
@@ -91,7 +91,7 @@ def _panel(panel: Panel) -> Any:
 
 
 def _as_heat_map(built: Any, panel: Panel) -> Any:
-    """Each series is a row; nothing is counted into buckets."""
+    """Each series is a row; values are not bucketed."""
     return (
         built.calculate(False)
         .cell_values(heatmap.CellValues().unit(panel.unit))
@@ -126,7 +126,7 @@ def _as_lines(built: Any, panel: Panel) -> Any:
 
 
 def _marks(query: str, title: str) -> dict[str, Any]:
-    """An annotation by PromQL, whose fields the library has no types for."""
+    """A PromQL annotation, for which the library has no types."""
     return {
         "name": "Attempts",
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
@@ -139,7 +139,7 @@ def _marks(query: str, title: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the files, or compare them."""
+    """Write or compare the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     wanted = {TARGET / f"{page.name}.json": rendered(page) for page in PAGES}

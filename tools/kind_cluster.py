@@ -1,8 +1,7 @@
-"""A kind cluster that the cluster tests can run on: `up KUBERNETES`, `test [PYTEST ARGUMENT ...]`, `down`.
+"""Manages a kind cluster for the cluster tests: `up KUBERNETES`, `test [PYTEST ARGUMENT ...]`, `down`.
 
-The nodes of kind are containers of Docker. `up` gives them what the tests expect of a cluster: our images and one with
-Python under the names that the tests know, eight GPUs on every node that only the scheduler believes in, and a
-directory that pods see at the same path as this machine does.
+kind's nodes are Docker containers. `up` prepares them for the tests: MemTune's images and a Python image under the
+expected names, eight fake GPUs per node, and a directory shared with this machine at the same path.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from dev.cluster.layout import GPUS_PER_NODE  # noqa: E402
 from dev.cluster.versions import BASE_IMAGE  # noqa: E402
 
 CLUSTER = "memtune-tests"
-# The image that our Dockerfiles build on: it has Python, and is there anyway.
+# The base image of our Dockerfiles, which has Python and is present anyway.
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
 GPU = "nvidia.com/gpu"
-# A kubelet reports the images of its node twice a minute.
+# A kubelet reports its node's images twice a minute.
 _SECONDS = 180.0
 
 
 class Release(NamedTuple):
-    """The image of a node, and the release of kind that it was published with: others run it by good luck."""
+    """A node image and the kind release it was published with; other releases may not support it."""
 
     kind: str
     node_image: str
@@ -59,11 +58,11 @@ RELEASES = {
 
 
 class KindError(Exception):
-    """What is wrong and what to do."""
+    """An error that says what is wrong and what to do."""
 
 
 def up(kubernetes: str, work: Path) -> None:
-    """Build and pull the images, start two nodes and give them what the tests need."""
+    """Build and pull the images, start two nodes and prepare them for the tests."""
     _require_programs()
     images = [*build_images(), _base_image()]
     shared = work / "shared"
@@ -71,7 +70,7 @@ def up(kubernetes: str, work: Path) -> None:
     mounts = [{"hostPath": str(shared), "containerPath": str(shared)}]
     nodes = [{"role": role, "extraMounts": mounts} for role in ("control-plane", "worker")]
     cluster = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
-    # YAML for kind: JSON is a part of it.
+    # JSON, which is valid YAML.
     (work / "cluster.yaml").write_text(json.dumps(cluster, indent=1))
     image = RELEASES[kubernetes].node_image
     options = [f"--image={image}", f"--config={work / 'cluster.yaml'}", f"--kubeconfig={kubeconfig(work)}"]
@@ -82,10 +81,10 @@ def up(kubernetes: str, work: Path) -> None:
 
 
 def test(work: Path, arguments: list[str]) -> int:
-    """Run the cluster tests, or those that are named, on the cluster that is up; pytest's exit code."""
+    """Run the cluster tests, or the named ones, on the running cluster; return pytest's exit code."""
     if not kubeconfig(work).is_file():
         raise KindError("no kind cluster is up: run `make kind` first")
-    # Each run has a directory of its own: what the pods of an earlier one have left belongs to another user.
+    # Each run has its own directory: files left by pods of an earlier run belong to other users.
     temporary = tempfile.mkdtemp(dir=work / "shared")
     command = [sys.executable, "-m", "pytest", f"--basetemp={temporary}", *(arguments or ["tests/cluster"])]
     environment = {**os.environ, "MEMTUNE_KUBECONFIG": str(kubeconfig(work))}
@@ -93,11 +92,11 @@ def test(work: Path, arguments: list[str]) -> int:
 
 
 def down(work: Path) -> None:
-    """End the cluster; what its pods wrote is removed by a node, since it belongs to the users of the pods."""
+    """Delete the cluster. A node removes the pods' files, which belong to other users."""
     _require_programs()
     find = ["find", str(work / "shared"), "-mindepth", "1", "-delete"]
     for node in _run("kind", "get", "nodes", f"--name={CLUSTER}", captured=True).split():
-        # A node that is stopped runs nothing, and the cluster is to end all the same.
+        # Fails on a stopped node, but the cluster must be deleted anyway.
         if subprocess.run(["docker", "exec", node, *find], check=False).returncode == 0:
             break
     _run("kind", "delete", "cluster", f"--name={CLUSTER}", f"--kubeconfig={kubeconfig(work)}")
@@ -113,12 +112,12 @@ def _require_programs() -> None:
 
 
 def kubeconfig(work: Path) -> Path:
-    """The file that leads to the cluster; it is not the user's."""
+    """The cluster's own kubeconfig."""
     return work / "kubeconfig"
 
 
 def build_images() -> list[str]:
-    """Our own images, built by Docker for a cluster without GPUs; their names."""
+    """Build MemTune's images with Docker for a cluster without GPUs; return their names."""
     names = []
     for image, settings in OURS.items():
         names.append(image_name(image))
@@ -133,14 +132,14 @@ def _base_image() -> str:
     return BASE_IMAGE
 
 
-# Any: the client's types know no plain dictionaries as bodies.
+# Any: the client's types do not allow dictionaries as bodies.
 def advertise_gpus(api: Any, node: str) -> None:
-    """Add GPUs that are only numbers, in which the scheduler believes."""
+    """Advertise fake GPUs on a node, for the scheduler."""
     api.patch_node_status(node, {"status": {"capacity": {GPU: str(GPUS_PER_NODE)}}})
 
 
 def _prepare_nodes(api: Any, images: list[str]) -> None:
-    """Let pods run on both nodes, add GPUs that are only numbers, and wait until the nodes report all of it."""
+    """Untaint both nodes, add fake GPUs and wait until the nodes report everything."""
     for node in api.list_node().items:
         api.patch_node(node.metadata.name, {"spec": {"taints": None}})
         advertise_gpus(api, node.metadata.name)

@@ -1,4 +1,4 @@
-"""The page that describes the object field by field, from the schema of its CustomResourceDefinition."""
+"""Renders docs/object.md, the field reference of the job object, from its CRD schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def object_page(definition: Schema) -> str:
 
 
 def _blocks(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """A block of fields and those inside it, outermost first."""
+    """A block of fields and its nested blocks, outermost first."""
     if "properties" in schema:
         yield path, schema
         for name, field in schema["properties"].items():
@@ -80,7 +80,7 @@ def _type(path: str, field: Schema, paths: Collection[str]) -> str:
 def _bounds(field: Schema) -> str:
     least, most = field.get("minimum"), field.get("maximum")
     above = field.get("exclusiveMinimum", False)
-    # What only keeps a number inside 64 bits tells nobody anything.
+    # Bounds that only limit a number to 64 bits are left out.
     if most is not None and most >= 10**7:
         most = None
     if above and least is not None and most is not None:
@@ -97,7 +97,7 @@ def _number(value: float) -> str:
 
 
 def _plain(value: Any) -> str:
-    """As one writes it in a manifest; the items of a list alone without brackets."""
+    """A value as written in a manifest; list items without brackets."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict) or value == []:
@@ -110,5 +110,5 @@ def _cell(text: str) -> str:
 
 
 def _anchor(path: str) -> str:
-    """As GitHub makes it of the heading."""
+    """The anchor that GitHub generates for a heading."""
     return "".join(letter for letter in path.lower() if letter.isalnum() or letter in "-_")

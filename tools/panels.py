@@ -1,4 +1,4 @@
-"""What a dashboard is made of, before it is Grafana's JSON."""
+"""Panel and page types of the dashboards, independent of Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAIN: Steps = ((0.0, GREEN),)
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``queries`` are pairs of PromQL and legend; the first threshold holds from minus infinity."""
+    """One panel. ``queries`` are pairs of PromQL and legend; the first threshold starts at minus infinity."""
 
     title: str
     description: str
@@ -22,20 +22,20 @@ class Panel:
     thresholds: Steps = PLAIN
     width: int = 12
     is_stacked: bool = False
-    # The line of this name is drawn dashed, as a bound or an expectation.
+    # The series with this name is drawn dashed, as a limit or an expectation.
     dashed: tuple[str, ...] = ()
-    # What a row of a heat map is, as its legend says which.
+    # What a row of a heat map stands for.
     rows: str = ""
 
 
 @dataclass(frozen=True)
 class Page:
-    """One dashboard. ``variables`` are pairs of a name and the query of its choices."""
+    """One dashboard. ``variables`` are pairs of a name and the query for its values."""
 
     name: str
     title: str
     description: str
     variables: tuple[tuple[str, str], ...]
     panels: tuple[Panel, ...]
-    # PromQL that has a sample where something begins, and what is written there.
+    # Annotations: PromQL with a sample at each event, and its text.
     marks: tuple[str, str] | None = None

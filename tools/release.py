@@ -1,4 +1,4 @@
-"""What a release needs beside the images: `version TAG` checks a tag, `chart REGISTRY DIRECTORY` packages the chart."""
+"""Release tasks beside the images: `version TAG` checks a tag, `chart REGISTRY DIRECTORY` packages the chart."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _IMAGES = ("memtune-operator", "memtune-runner")
 
 
 class ReleaseError(Exception):
-    """What is wrong, where, and what to do."""
+    """An error that says what is wrong, where, and what to do."""
 
 
 def version(tag: str, root: Path = ROOT) -> str:
-    """The version that a tag names, which every place that tells it must agree on."""
+    """The version of a tag; raise ReleaseError unless it matches the version in every file."""
     expected = tag.removeprefix("v")
     found = {
         "version in pyproject.toml": _line(root / "pyproject.toml", 'version = "(.+)"'),
@@ -35,8 +35,8 @@ def version(tag: str, root: Path = ROOT) -> str:
 
 
 def package_chart(registry: str, directory: Path) -> Path:
-    """A package of the chart whose images are the registry's, so that it installs without naming them."""
-    # Of the development environment; the version is asked for before there is one.
+    """Package the chart with the registry's images as defaults."""
+    # A local import: `version` runs before the development environment exists.
     import helm_python
 
     directory.mkdir(parents=True, exist_ok=True)

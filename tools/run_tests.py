@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended: ``passed``, ``failed`` or ``skipped``."""
+    """The result of a stage: ``passed``, ``failed`` or ``skipped``."""
 
     stage: str
     result: str
@@ -69,7 +69,7 @@ def run(stage: Stage, with_slow: bool, output: IO[str] = sys.stdout) -> Outcome:
     if stage.guard:
         guard = subprocess.run(stage.guard, cwd=ROOT, capture_output=True, text=True, check=False)
         if guard.returncode:
-            # Any other code is a guard that broke: it must not pass for a machine that cannot.
+            # Any other code is a broken guard, which must not count as a skip.
             result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
             return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
     print(f"\n== {stage.name} tests", file=output, flush=True)
@@ -99,7 +99,7 @@ def run_all(stages: tuple[Stage, ...], with_slow: bool) -> list[Outcome]:
 
 
 def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
-    """Print what a stage has written so far, and go on until it ends."""
+    """Stream the output of a stage until it ends."""
     with written, Path(written.name).open() as log:
         while not outcome.done():
             print(log.read(), end="", flush=True)

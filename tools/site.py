@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: what the pages of docs/ link to elsewhere in the repository becomes a page of the site, too.
+"""mkdocs hooks: files of the repository that pages of docs/ link to become pages of the site.
 
-A link is written as the repository needs it. Here it is followed from the file that has it, and written anew for the
-place that the file it leads to has on the site: below `repository/`, where it is not in docs/.
+Links are written relative to the repository. They are rewritten here for the target's place on the site: below
+`repository/`, if it is not in docs/.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add every file that is linked to, and those that these link to."""
+    """Add every linked file, and the files that these link to."""
     waiting = [*DOCS.rglob("*.md")]
     while waiting:
         source = waiting.pop()
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links lead to where their files are on the site."""
+    """Rewrite links to the files' places on the site."""
     here = page.file.src_uri
     source = _source(here)
 
@@ -46,7 +46,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def place(file: Path) -> str:
-    """Where a file of the repository is among the sources of the site."""
+    """The source path on the site of a file of the repository."""
     if file.is_relative_to(DOCS):
         return file.relative_to(DOCS).as_posix()
     outside = f"repository/{file.relative_to(ROOT).as_posix()}"
@@ -54,7 +54,7 @@ def place(file: Path) -> str:
 
 
 def _source(src_uri: str) -> Path:
-    """The file of the repository that a page is made of."""
+    """The file of the repository behind a page."""
     outside = src_uri.removeprefix("repository/")
     if outside == src_uri:
         return DOCS / src_uri

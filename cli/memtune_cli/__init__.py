@@ -1,1 +1,1 @@
-"""The `memtune` command. Imports the core at start and everything else only where a subcommand needs it."""
+"""The `memtune` command. It imports only the core at start; subcommands import the rest when needed."""

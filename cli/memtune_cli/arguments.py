@@ -1,4 +1,4 @@
-"""The arguments of every subcommand."""
+"""The argument parser of all subcommands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ exit codes:
 _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
 _NAME_HELP = "a MemoryTunedJob of the cluster"
 
-# shtab reads these of an argument's attribute to complete names of files and of directories.
+# shtab reads these from an argument's `complete` attribute to complete file and directory names.
 _FILES = {"bash": "_shtab_compgen_files", "fish": "(__fish_complete_path (commandline -ct))", "zsh": "_files"}
 _DIRECTORIES = {
     "bash": "_shtab_compgen_dirs",
@@ -48,8 +48,8 @@ _DIRECTORIES = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All subcommands with their arguments."""
-    # kubectl finds its plugins by their names; whoever calls one as a subcommand is shown it as one.
+    """Build the parser."""
+    # Called as a kubectl plugin, the usage line shows `kubectl memtune`.
     is_plugin = Path(sys.argv[0]).name == "kubectl-memtune"
     parser = argparse.ArgumentParser(
         prog="kubectl memtune" if is_plugin else "memtune",
@@ -189,7 +189,7 @@ def _job_command(
 
 def _add_gpu(command: argparse.ArgumentParser, purpose: str) -> None:
     gpu = command.add_argument("--gpu", metavar="NAME", help=purpose)
-    # No choices: our own message is the better one. memtune_cli.commands.completion defines the function for bash.
+    # No argparse choices: our own message is better. memtune_cli.commands.completion defines the bash function.
     names = " ".join(GPUS)
     gpu.complete = {"bash": "_memtune_gpus", "fish": names, "zsh": f"({names})"}  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""The one way a subcommand says that its input is bad, and the code with which it ends when it is interrupted."""
+"""InputError, with which a subcommand reports bad input, and the exit code of an interruption."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ INTERRUPTED = 130
 
 
 def installing(extras: str) -> str:
-    """What installs that which only some subcommands need."""
+    """The pip command that installs an optional extra."""
     return f"pip install '.[{extras}]' in MemTune's checkout"
 
 
 class InputError(Exception):
-    """Bad input: each line says what is wrong, where, and what to do."""
+    """Bad input. Each line says what is wrong, where, and what to do."""

@@ -1,4 +1,4 @@
-"""The `memtune` command: exit codes, and errors in one line instead of a traceback."""
+"""Entry point of the `memtune` command: runs a subcommand and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from memtune_cli.arguments import build_parser
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 
-# What installs a package that is missing; what is not named here comes with the command's own extra.
+# The extra that installs a missing package; others belong to the `cli` extra.
 _EXTRAS = {"optuna": "cli,operator"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and give its exit code."""
+    """Run one subcommand and return its exit code."""
     arguments = build_parser().parse_args(argv)
     if sys.stdout is None:
-        # Closed by whoever started the command: what it prints goes nowhere, its exit code still counts.
+        # Stdout was closed by the parent process: discard output, keep the exit code.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     try:
         code = _run(arguments)
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has enough. Python would complain once more when it flushes at its end, so give it nowhere to go.
+        # The reader closed the pipe. Redirect stdout so that Python's final flush does not fail again.
         _forget_output()
         return 0
     except OSError as error:
@@ -47,11 +47,11 @@ def _forget_output() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # Looking for plugins of pydantic among all installed packages costs a good part of its import.
+    # Scanning installed packages for pydantic plugins takes a large part of its import time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # What is imported stays; searching it for garbage every 700 objects is a tenth of the time until a page is there.
+    # Imported objects stay alive; garbage collection during imports costs a tenth of the start-up time.
     gc.set_threshold(100_000)
-    # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
+    # Imported lazily: matplotlib, pydantic and yaml take longer to import than the prediction takes.
     try:
         run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.commands.{arguments.command}").run
         return run(arguments)

@@ -1,7 +1,7 @@
-"""The pytest plugin: a test fails when a training command takes more GPU memory than it may, without a GPU.
+"""The pytest plugin: asserts the peak GPU memory of a training command on an emulated GPU.
 
-pytest loads this file in every project that has MemTune installed, so that it imports little, and does nothing unless a
-test asks for its fixture.
+pytest loads this module in every project that has MemTune installed, so it imports little and does nothing until a test
+uses its fixture.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memtune_cli.input.emulated_job import GPU, TIME_LIMIT_SECONDS
 from memtune_cli.input.peak_baseline import BaselinePeak, PeakError
 from memtune_cli.views import memory_lines
 
-# Exit codes of `memtune emulate` that are about the machine, not about the command.
+# Exit codes of `memtune emulate` that concern the machine, not the command.
 _CANNOT_RUN = (3, 4)
 _METRICS = ("allocated", "active", "reserved")
 _OUTPUT_SHOWN = 30
@@ -32,7 +32,7 @@ _PROPERTY = "memtune"
 
 
 class Settings(NamedTuple):
-    """What the options and the configuration file say."""
+    """The options and the settings in the configuration file."""
 
     root: Path
     baseline: Path
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options."""
+    """Add the options."""
     group = parser.getgroup("memtune", "GPU memory on an emulated GPU (MemTune)")
     group.addoption(
         "--memtune-write-baseline", action="store_true", help="write the peaks of assert_peak to the baseline file"
@@ -57,14 +57,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers of pytest-xdist would overwrite each other's file."""
+    """Refuse to update baselines under pytest-xdist, whose workers would overwrite each other's file."""
     if config.getoption("--memtune-write-baseline") and config.getoption("dist", "no") != "no":
         raise pytest.UsageError("--memtune-write-baseline needs one process: run it with -p no:xdist or -n 0")
 
 
 @pytest.fixture
 def assert_peak(request: pytest.FixtureRequest) -> AssertPeak:
-    """Asserts how much memory a training command takes on an emulated GPU."""
+    """Fixture that asserts the peak memory of a training command on an emulated GPU."""
     return AssertPeak(request.node, _settings(request.config))
 
 
@@ -84,7 +84,7 @@ def _settings(config: pytest.Config) -> Settings:
 
 
 class AssertPeak:
-    """The fixture: call it with a command."""
+    """The value of the fixture; call it with a command."""
 
     def __init__(self, node: pytest.Item, settings: Settings) -> None:
         self._node = node
@@ -102,9 +102,9 @@ class AssertPeak:
         time_limit: int = TIME_LIMIT_SECONDS,
         name: str = "",
     ) -> dict[str, Any]:
-        """Run the command on an emulated GPU; give what `memtune emulate --format json` tells of it.
+        """Run the command on an emulated GPU; return the result of `memtune emulate --format json`.
 
-        With ``at_most``, like ``"12 GiB"``, that is the limit; without, the peak of this test in the baseline file is.
+        The limit is ``at_most``, such as ``"12 GiB"``, or else this test's peak in the baseline file.
         """
         __tracebackhide__ = True
         if metric not in _METRICS:
@@ -142,7 +142,7 @@ class AssertPeak:
         with TemporaryDirectory() as directory:
             snapshot = Path(directory, "snapshot.pickle")
             emulate = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json"]
-            # Launchers, and a command that says only "python", are those of the environment.
+            # Resolve "python" and launchers from the test's environment.
             path = f"{Path(self._settings.python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
             done = subprocess.run(
                 [*emulate, *options, "--snapshot", str(snapshot), "--", *words],
@@ -176,14 +176,14 @@ class AssertPeak:
                 raise PeakError("\n".join(reasons))
 
     def _note(self, key: str, now: BaselinePeak, before: BaselinePeak | None, metric: str) -> None:
-        """For the summary at the end, and for reports in JUnit's format."""
+        """Record the peak for the terminal summary and JUnit reports."""
         size = now.peak_bytes[metric]
         base = f", baseline {amount(before.peak_bytes[metric], before.peak_bytes[metric])}" if before else ""
         self._node.user_properties.append((_PROPERTY, f"{key}: {metric} {amount(size, size)}{base}"))
 
 
 class _CannotRunError(PeakError):
-    """No GPU can be emulated on this machine, or with this Python."""
+    """This machine or Python cannot emulate a GPU."""
 
 
 def _limit(at_most: str | int) -> int:
@@ -196,7 +196,7 @@ def _text(lines: Iterable[str], now: BaselinePeak) -> str:
 
 
 def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str) -> BaselinePeak:
-    """The peak of a command that ran to its end."""
+    """The peak of a completed command, else raise PeakError."""
     outcome, measured = result["outcome"], result["measured"]
     if outcome == "outOfMemory":
         told = f"The command ran out of memory on the emulated {result['gpu']['name']}: {result['message']}"
@@ -212,7 +212,7 @@ def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """All peaks in one place, whether their tests passed or not."""
+    """Print all peaks, of passed and failed tests."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     peaks = [
         value

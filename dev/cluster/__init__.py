@@ -1,4 +1,4 @@
-"""A real Kubernetes on a bare Debian machine: control plane, nodes, DNS and images from Debian's own packages.
+"""The dev cluster: a real Kubernetes on a bare Debian machine, from Debian's own packages.
 
-docs/devcluster.md says in which order to read it.
+docs/devcluster.md has a reading order.
 """

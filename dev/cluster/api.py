@@ -1,4 +1,4 @@
-"""The few calls of the Kubernetes API that the cluster itself makes, with the standard library alone."""
+"""A minimal Kubernetes API client for the cluster's own parts, with only the standard library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WATCH_SECONDS = 300
 
 
 class ApiError(Exception):
-    """The API server's refusal."""
+    """An error response of the API server."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -41,7 +41,7 @@ class Client:
 
     @contextmanager
     def _connect(self, timeout_seconds: float) -> Iterator[http.client.HTTPSConnection]:
-        """A connection for one call; an answer that is cut off is a lost connection, as any other is."""
+        """A connection for one call; a truncated response counts as a lost connection."""
         connection = http.client.HTTPSConnection(HOST_ADDRESS, API_PORT, context=self._tls, timeout=timeout_seconds)
         try:
             yield connection
@@ -51,7 +51,7 @@ class Client:
             connection.close()
 
     def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> Any:
-        """One call; the answer is parsed when it is JSON and text otherwise."""
+        """Send one request; return parsed JSON, or text."""
         with self._connect(timeout_seconds=10) as connection:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": content, "Accept": "application/json"})
@@ -62,7 +62,7 @@ class Client:
         return json.loads(text) if text.startswith("{") else text
 
     def watch(self, path: str, seconds: int) -> Iterator[bytes]:
-        """Each event of a watch as it comes, until the server ends it after the given time."""
+        """The events of a watch, until the server ends it after ``seconds``."""
         with self._connect(timeout_seconds=seconds + 10) as connection:
             connection.request("GET", f"{path}?watch=1&timeoutSeconds={seconds}")
             answer = connection.getresponse()
@@ -72,7 +72,7 @@ class Client:
                 yield line
 
     def follow(self, path: str, changed: threading.Event) -> None:
-        """From now on set the event whenever something of these may have changed."""
+        """Set the event whenever an object under the path may have changed."""
         threading.Thread(target=self._follow, args=(path, changed), daemon=True).start()
 
     def _follow(self, path: str, changed: threading.Event) -> None:
@@ -83,7 +83,7 @@ class Client:
             except (OSError, ApiError) as error:
                 print(f"watching {path}: {error}; again in 1 s", flush=True)
                 time.sleep(1)
-            # Between two watches something may have been missed.
+            # Changes between two watches may have been missed.
             changed.set()
 
 
@@ -92,7 +92,7 @@ def client(user: str = "admin") -> Client:
 
 
 def keep_doing(what: Callable[[], None], api: Client, *paths: str) -> NoReturn:
-    """Do it now and again whenever something under these paths may have changed; after a failure, a second later."""
+    """Call ``what`` now and whenever an object under these paths may have changed; retry failures after a second."""
     changed = threading.Event()
     changed.set()
     for path in paths:

@@ -1,7 +1,7 @@
-"""The Kubernetes commands, built once from Debian's source package and kept outside the checkout.
+"""Builds the Kubernetes binaries from Debian's source package; they are cached outside the checkout.
 
-The directory they end in is named after everything that decides its content, and appears in one rename: an
-interrupted build leaves only a `build` directory, which the next command throws away.
+The cache directory is named after everything that determines its content and appears in one rename: an interrupted
+build leaves only a `build` directory, which the next command removes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dev.cluster.versions import (
     REFLECT2,
 )
 
-# Nobody debugs these commands: what a debugger would need took a tenth of the time of compiling Go's own compiler.
+# No debug information: it took a tenth of the time of compiling Go's own compiler.
 _COMPILER_FLAGS = "-dwarf=false"
-# With memory to spare the compiler need not collect its garbage often, which took a fifth of it.
+# Less garbage collection in the compiler, which took a fifth of the time.
 _GARBAGE_PERCENT = "400"
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
 _WORK = CACHE / "build"
@@ -41,7 +41,7 @@ def _name() -> str:
 
 
 def _built() -> list[Path]:
-    """What was built by this recipe, from whichever revisions of the source package, the newest last."""
+    """The builds of this recipe, from any revision of the source package, newest last."""
     return sorted(CACHE.glob(f"{_name()}-*"), key=lambda path: path.stat().st_mtime)
 
 
@@ -91,7 +91,7 @@ def _go(tree: Path, work: Path) -> dict[str, str]:
 
 
 def _make(tree: Path, work: Path, log: Path) -> Path:
-    """Kubernetes' own makefile generates code that a plain `go build` would lack, and insists on a GOPATH."""
+    """Build with Kubernetes' makefile, which generates code and requires a GOPATH."""
     link = tree / ".go" / "src" / "k8s.io" / "kubernetes"
     link.parent.mkdir(parents=True)
     link.symlink_to(tree)

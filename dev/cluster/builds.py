@@ -1,4 +1,4 @@
-"""Our own images, built by buildah from images/*.Dockerfile on the base image that is made here."""
+"""Builds MemTune's images with buildah from images/*.Dockerfile on the local base image."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from dev.cluster.layout import CACHE, CHECKOUT, IMAGE_STORAGE
 from dev.cluster.machine import check_disks
 from dev.cluster.shell import ClusterError, run, run_logged
 
-# Image -> what its build is told; nodes of this cluster have no GPU.
+# Image -> build arguments; nodes of this cluster have no GPU.
 OURS: dict[str, tuple[str, ...]] = {"operator": (), "runner": ("TORCH_BUILD=cpu",)}
-# The layers of both stages and what pip unpacks on the way.
+# The layers of both stages and pip's temporary files.
 _SIZES_BYTES = {"operator": GIB, "runner": 5 * GIB}
 
 _WORK = CACHE / "image-build"
 
 
 def image_name(image: str) -> str:
-    # Any tag but `latest`, which Kubernetes would try to pull.
+    # Not `latest`, which Kubernetes would try to pull.
     return f"localhost/memtune-{image}:dev"
 
 
 def image_id(name: str) -> str:
-    """The image's number in buildah's storage; empty when there is no such image."""
+    """The image's id in buildah's storage; empty if there is none."""
     return run(["buildah", "images", "--quiet", "--no-trunc", "--filter", f"reference={name}"]).strip()
 
 
 def needs(images: Iterable[str]) -> list[Need]:
-    """The room that those take that were never built; of the others only small layers are built anew."""
+    """The disk space for images that were never built; others rebuild only small layers."""
     missing = [image for image in images if shutil.which("buildah") is None or not image_id(image_name(image))]
     return [Need(IMAGE_STORAGE, _SIZES_BYTES[image], f"the image of {image}") for image in missing]
 
 
 def build(image: str, base: str) -> str:
-    """Build one of OURS and return its name; a layer whose inputs are unchanged comes out of buildah's cache."""
+    """Build one of OURS and return its name; unchanged layers come from buildah's cache."""
     remove_unfinished(base)
     check_disks(needs([image]))
     _WORK.mkdir(parents=True)
@@ -55,22 +55,22 @@ def build(image: str, base: str) -> str:
     try:
         run_logged(argv, log, env={**os.environ, "TMPDIR": str(_WORK)})
     finally:
-        # What was killed a moment ago may still write there; the next build looks for that.
+        # A process killed a moment ago may still write there; the next build checks.
         shutil.rmtree(_WORK, ignore_errors=True)
     return name
 
 
 def remove_unfinished(base: str) -> None:
-    """What a killed build left: its files, and the containers that nobody else makes of our base image.
+    """Remove what a killed build left: its files, and containers of the base image, which nothing else creates.
 
-    As long as such a container is there, buildah takes its file systems for mounted, and mounts its storage for good.
+    While such a container exists, buildah keeps its storage mounted.
     """
     shutil.rmtree(_WORK, ignore_errors=True)
     if not image_id(base):
         return
     layer = _first_layer("image", base)
     for container in run(["buildah", "containers", "--noheading", "--format={{.ContainerID}}"]).split():
-        # Somebody else's may end just now.
+        # Another process's container may end at this moment.
         with suppress(ClusterError):
             if _first_layer("container", container) == layer:
                 run(["buildah", "rm", container])
@@ -82,7 +82,7 @@ def _first_layer(kind: str, name: str) -> str:
 
 
 def _lent_volumes(work: Path) -> list[str]:
-    """Bind mounts for the time of the build: the machine's pip settings, and the local packages these name."""
+    """Bind mounts during the build: the machine's pip settings and the local packages they name."""
     contents = [path.read_text() for path in pip_settings.files(os.environ, Path.home()) if path.is_file()]
     lent = pip_settings.settings(contents, os.environ)
     (work / "pip.conf").write_text(pip_settings.pip_conf(lent))

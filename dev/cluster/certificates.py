@@ -1,4 +1,4 @@
-"""Certificates, and a kubeconfig for everyone who talks to the API server. Made anew by every `up`."""
+"""Certificates, and a kubeconfig for each client of the API server; recreated by every `up`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from dev.cluster.layout import API_URL, CERTIFICATES, CLUSTER_DOMAIN, HOST_ADDRESS, KUBECONFIG, KUBERNETES_SERVICE, Node
 from dev.cluster.shell import run
 
-# Kubernetes ships the role of a cluster's DNS bound to this name: a certificate that carries it needs no binding more.
+# Kubernetes binds the role of cluster DNS to this name, so a certificate with it needs no further binding.
 DNS_USER = "system:serviceaccount:kube-system:kube-dns"
 
 _COMPONENTS = {
@@ -36,7 +36,7 @@ def _certificate(
         argv += ["-CA", str(CERTIFICATES / f"{authority}.crt"), "-CAkey", str(CERTIFICATES / f"{authority}.key")]
     for extension in [f"keyUsage=critical,{usage}", *extensions]:
         argv += ["-addext", extension]
-    # The machine's own openssl.cnf would add extensions that clash with ours.
+    # The machine's openssl.cnf would add conflicting extensions.
     run([*argv, "-config", "/dev/stdin"], stdin="[req]\ndistinguished_name=dn\n[dn]\n")
 
 
@@ -53,7 +53,7 @@ def make_certificates(nodes: tuple[Node, ...]) -> None:
     CERTIFICATES.mkdir(parents=True, mode=0o700)
     _authority("ca")
     _authority("etcd-ca")
-    # One pair serves etcd, its peer and its only client, the API server: nobody else holds a certificate of this CA.
+    # One key pair for etcd, its peer and its only client, the API server: this CA has no other certificates.
     _server("etcd", "/CN=etcd", "IP:127.0.0.1", authority="etcd-ca", usage="serverAuth,clientAuth")
     service = "kubernetes.default.svc"
     names = ["kubernetes", "kubernetes.default", service, f"{service}.{CLUSTER_DOMAIN}"]
@@ -78,7 +78,8 @@ def _service_account_keys() -> None:
 
 
 def write_kubeconfig(path: Path, user: str) -> None:
-    """Certificates are embedded: the file works wherever it is copied. It is JSON, which YAML readers read as well."""
+    """Write a kubeconfig with embedded certificates, which works wherever it is copied. It is JSON, a subset of
+    YAML."""
 
     def embedded(name: str) -> str:
         return b64encode((CERTIFICATES / name).read_bytes()).decode()

@@ -1,4 +1,4 @@
-"""Control groups: the directories below which the nodes' pods are held, in version 1 and in version 2."""
+"""Cgroups of the nodes' pods, version 1 and version 2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from dev.cluster.layout import CGROUP, Node
 
 _ROOT = Path("/sys/fs/cgroup")
-# What kubelet and runc need; version 2 has devices and the freezer without controllers, and cpuacct within cpu.
+# The controllers kubelet and runc need; in version 2, devices and freezer are built in and cpuacct is part of cpu.
 _VERSION_1 = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
 _VERSION_2 = ("cpu", "cpuset", "memory", "io", "pids")
 
@@ -23,7 +23,7 @@ def missing() -> list[str]:
 
 
 def tops() -> Iterator[Path]:
-    """The directories that are the cluster's, one in each hierarchy; none when there is no cluster."""
+    """The cluster's directories, one per hierarchy; none if there is no cluster."""
     return (top for hierarchy in _hierarchies() if (top := hierarchy / CGROUP).is_dir())
 
 
@@ -35,14 +35,14 @@ def make(node: Node) -> None:
             _hand_down(parent)
             directory.mkdir(exist_ok=True)
             for setting in ("cpuset.cpus", "cpuset.mems"):
-                # Version 1: empty in a new cgroup, and as long as it is empty no process can be put there.
+                # Version 1: empty in a new cgroup, which takes no process until it is set.
                 if not _is_version_2() and (parent / setting).is_file():
                     (directory / setting).write_text((parent / setting).read_text())
         _hand_down(directory)
 
 
 def are_busy() -> bool:
-    """Whether a process of a pod is still there, be it one that was killed and has not yet ended."""
+    """Whether a process of a pod is still there, including killed ones that have not ended yet."""
     return any(member.read_text() for top in tops() for member in top.glob("**/cgroup.procs"))
 
 
@@ -61,16 +61,16 @@ def _controllers(directory: Path) -> list[str]:
 
 
 def _hierarchies() -> list[Path]:
-    """Version 2 has one; version 1 one for each controller, and links to those that carry two."""
+    """Version 2 has one hierarchy; version 1 has one per controller, with links for combined ones."""
     if _is_version_2():
         return [_ROOT]
     return [path for path in _ROOT.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
 
 
 def _hand_down(directory: Path) -> None:
-    """Version 2: below a directory only those controllers work that it hands down; kubelet wants all there are."""
+    """Enable all controllers for the children of a version 2 cgroup, as kubelet requires."""
     if _is_version_2():
         for controller in _controllers(directory):
-            # One that cannot be, such as cpu beside real-time processes, is missed by kubelet, which says so.
+            # Some cannot be enabled, such as cpu with real-time processes; kubelet reports what it lacks.
             with suppress(OSError):
                 (directory / "cgroup.subtree_control").write_text(f"+{controller}")

@@ -1,4 +1,4 @@
-"""The command: `python3 -m dev.cluster COMMAND`; `--help` lists the commands."""
+"""The command line of `python3 -m dev.cluster COMMAND`; `--help` lists the commands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     arguments = _parser().parse_args()
-    # Whoever ends it politely has what it began put right, as with Ctrl-C.
+    # SIGTERM cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _dispatch(arguments)
@@ -97,7 +97,7 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             state.check_it_lives()
             with cluster.alone():
                 page.provide()
-            # Takes minutes, and nothing of the cluster: others may work on that meanwhile.
+            # Takes minutes and does not touch the cluster, so it runs without the lock.
             page.build()
         with cluster.alone():
             _change(arguments)

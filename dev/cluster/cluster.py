@@ -1,4 +1,4 @@
-"""What `up` and `down` do, step by step."""
+"""The steps of `up` and `down`."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ from dev.cluster.versions import BASE_IMAGE, BUILD_PACKAGES, KUBERNETES, RUNTIME
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Only one `up`, `down` or `load` at a time, and so only one build."""
+    """Lock: only one `up`, `down` or `load` at a time, and so only one build."""
     with COMMAND_LOCK.open("a+") as lock:
         while not _locked(lock):
             lock.seek(0)
             if holder := lock.read().strip():
                 raise ClusterError(f"another devcluster command is at work (process {holder}): wait until it has ended")
-            time.sleep(0.05)  # it has begun just now, and will say who it is
+            time.sleep(0.05)  # it has just started and is about to write its id
         lock.write(str(os.getpid()))
         lock.flush()
         os.set_inheritable(lock.fileno(), True)
         yield
-        # Whoever breaks off stays named: what it installs goes on, and keeps the lock.
+        # The id stays after an interruption: an installation continues and keeps the lock.
         lock.truncate(0)
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Whether it is ours now; what a killed command wrote is taken out."""
+    """Try to take the lock, and clear what a killed command wrote."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -67,7 +67,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
-    """Start the cluster, or find it up; ``ahead`` is what will be asked for next: our own images, the page."""
+    """Start the cluster unless it is up; ``ahead`` names what is needed next: MemTune's images, the dashboards page."""
     ours = [each for each in ahead if each in OURS]
     work: list[Callable[[], None]] = [partial(_build_images, ours)]
     work += [_build_page] if "page" in ahead else []
@@ -81,7 +81,7 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
     _remove_unfinished()
     machine.check_before_starting(_needs(ours))
     _prepare(work)
-    machine.check_before_starting()  # once more: minutes may have passed
+    machine.check_before_starting()  # again: minutes may have passed
     network.check_subnets_are_free()
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
     _start(nodes(count))
@@ -90,7 +90,7 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
 
 
 def _end_dead(asked: int | None) -> int | None:
-    """After a power cut or an `up` that was broken off, nothing of the cluster can be used; returns how many nodes."""
+    """Remove an unusable cluster after a power cut or an interrupted `up`; return its number of nodes."""
     say("the last cluster is dead; ending what is left of it, and starting a new one\n" + "\n".join(_found_dead()))
     with suppress(BrokenStateError):
         asked = asked or len(current_nodes())
@@ -120,11 +120,11 @@ def _reuse(asked: int | None) -> None:
 
 
 def _repair(found: list[str], seconds: float = 30) -> None:
-    """Have the supervisors start dead parts anew; a node comes back as after a power cut, with its disk as it was."""
+    """Restart dead parts through their supervisors; a node restarts with its disk unchanged, as after a power cut."""
     say("starting anew what is dead:\n" + "\n".join(found))
     for node in current_nodes():
         if node.name not in part_pids(STATUS):
-            # What the dead node's own supervisor wrote last.
+            # The last status of the dead node's supervisor.
             (node.settings / "status.json").unlink(missing_ok=True)
         elif dead_parts(node.settings / "status.json", node.log):
             os.kill(process_one(node), signal.SIGHUP)
@@ -140,7 +140,7 @@ def _repair(found: list[str], seconds: float = 30) -> None:
 
 
 def _needs(ours: Sequence[str]) -> list[Need]:
-    """The room that builds take."""
+    """The disk space that builds need."""
     first = Need(CACHE, machine.BUILD_BYTES + machine.BASE_IMAGE_BYTES, "building Kubernetes and the base image")
     return [*([] if binaries.are_built() else [first]), *builds.needs(ours)]
 
@@ -154,7 +154,7 @@ def _prepare(work: Sequence[Callable[[], None]]) -> None:
 
 
 def _at_once(work: Sequence[Callable[[], None]]) -> None:
-    """Compilers keep the cores busy while the others wait for disks and networks."""
+    """Run the work in parallel: compilers use the cores while the rest waits for disk and network."""
     with ThreadPoolExecutor() as pool:
         try:
             for build in [pool.submit(build) for build in work]:
@@ -217,7 +217,7 @@ def down() -> None:
 
 
 def _remove_unfinished() -> None:
-    """What builds that were killed have left."""
+    """Remove what killed builds left."""
     binaries.remove_unfinished()
     images.remove_unfinished()
     if shutil.which("buildah") is not None:
@@ -225,7 +225,7 @@ def _remove_unfinished() -> None:
 
 
 def _wait_until_dead(seconds: float = 30) -> None:
-    """The kernel ends the parts when their supervisor has gone, and takes a moment for a node full of pods."""
+    """Wait while the kernel ends the parts of a dead supervisor, which takes a moment for a node full of pods."""
     pids = part_pids(STATUS).values()
     deadline = time.monotonic() + seconds
     while supervisor_pid() is not None or cgroups.are_busy() or any(is_alive(pid) for pid in pids):

@@ -1,4 +1,4 @@
-"""kube-apiserver, kube-controller-manager and kube-scheduler, on the machine itself."""
+"""kube-apiserver, kube-controller-manager and kube-scheduler, run on the machine itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def api_server() -> Part:
         f"--kubelet-certificate-authority={pki / 'ca.crt'}",
         f"--kubelet-client-certificate={pki / 'apiserver-kubelet.crt'}",
         f"--kubelet-client-key={pki / 'apiserver-kubelet.key'}",
-        # Nodes have no names that resolve here: without this `kubectl logs` and `exec` look them up and fail.
+        # Node names do not resolve here, so `kubectl logs` and `exec` would fail without this.
         "--kubelet-preferred-address-types=InternalIP",
         f"--service-account-issuer=https://{KUBERNETES_SERVICE}",
         f"--service-account-key-file={pki / 'service-accounts.pub'}",

@@ -1,4 +1,4 @@
-"""Room on the machine's disks: asked for before work begins, and a sentence when it runs out all the same."""
+"""Disk space: checked before work begins, and the error message when a disk is full."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dev.cluster.layout import CACHE, IMAGE_STORAGE, PACKAGES, STATE
 
 GIB = 1 << 30
 
-# What a compiler, a package manager or an image builder says, in lower case.
+# The messages of compilers, package managers and image builders, in lower case.
 _COMPLAINTS = ("no space left on device", "you don't have enough free space")
 
 
 @dataclass(frozen=True)
 class Need:
-    """What somebody will write below a directory, which need not be there yet."""
+    """The space needed below a directory, which may not exist yet."""
 
     directory: Path
     size_bytes: int
@@ -27,7 +27,7 @@ class Need:
 
 
 def lacking(needs: Iterable[Need]) -> str:
-    """What the disks have no room for; empty when they have. What goes to the same disk is added up."""
+    """The message about disks without enough space, else empty. Needs on the same disk are added up."""
     by_disk = defaultdict(list)
     for need in needs:
         number, _ = _disk(need.directory)
@@ -45,12 +45,12 @@ def lacking(needs: Iterable[Need]) -> str:
 
 
 def is_full(said: str) -> bool:
-    """Whether this is the complaint of a program that found no room."""
+    """Whether a program's output reports a full disk."""
     return any(complaint in said.lower() for complaint in _COMPLAINTS)
 
 
 def full(path: Path | None = None) -> str:
-    """Which disk is full and what to do; without a path the fullest of those that are written to."""
+    """Which disk is full and what to do; without a path, the fullest one that is written to."""
     places = (path,) if path else (CACHE, STATE, IMAGE_STORAGE, PACKAGES, Path(tempfile.gettempdir()))
     free_bytes, place = min((_disk(each)[1], each) for each in places)
     return (
@@ -60,6 +60,6 @@ def full(path: Path | None = None) -> str:
 
 
 def _disk(path: Path) -> tuple[int, int]:
-    """The number of the disk that the path is on or will be on, and its free bytes."""
+    """The device number of the path's (future) disk, and its free bytes."""
     existing = next(each for each in (path, *path.parents) if each.exists())
     return existing.stat().st_dev, shutil.disk_usage(existing).free

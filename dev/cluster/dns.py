@@ -1,7 +1,6 @@
-"""DNS for Services: dnsmasq on the fabric's address, told what it knows by a watch of Services and Endpoints.
+"""Cluster DNS: dnsmasq on the fabric's address, configured by a watch of Services and Endpoints.
 
-Names outside the cluster do not exist here: pods have no way out anyway, and an honest "no such name" at once is
-better than a timeout.
+Names outside the cluster do not resolve: pods have no route out, and an immediate NXDOMAIN beats a timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def dns() -> Part:
 
 
 def host_lines(services: list[dict[str, Any]], endpoints: list[dict[str, Any]]) -> list[str]:
-    """The hosts file: a Service's own address, or each of its pods', and every pod that has a name of its own."""
+    """The hosts file: a Service's address, or those of its pods, and every pod with its own host name."""
     lines = set()
     headless = set()
     for service in services:
@@ -54,7 +53,7 @@ def _name(metadata: dict[str, Any]) -> str:
 def _dnsmasq() -> list[str]:
     return [
         "dnsmasq",
-        # In the foreground and as it was started: a change of user would undo the order to die with its parent.
+        # In the foreground and as the same user: a change of user would reset the parent-death signal.
         "--no-daemon",
         "--conf-file=/dev/null",
         "--pid-file=",

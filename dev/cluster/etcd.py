@@ -27,9 +27,9 @@ def etcd() -> Part:
         f"--peer-trusted-ca-file={ca}",
         f"--peer-cert-file={cert}",
         f"--peer-key-file={key}",
-        # A cluster that `down` wipes need not survive a power cut, and writes wait for the disk no more.
+        # No fsync: the cluster need not survive a power cut.
         "--unsafe-no-fsync",
-        # Up to this many entries of its log stay in memory; the default of 100,000 looks like a leak in a busy hour.
+        # Log entries kept in memory; the default of 100,000 looks like a leak during a busy hour.
         "--snapshot-count=10000",
     ]
     return Part("etcd", argv, LOGS / "etcd.log", ready=lambda: tcp_answers("127.0.0.1", ETCD_PORT))

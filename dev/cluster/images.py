@@ -1,4 +1,4 @@
-"""Images: two made here without any registry, and loading these, our own and others into nodes."""
+"""Container images: makes two without a registry, and loads images into nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORK = CACHE / "base-build"
 
 
 def base_archive() -> Path:
-    """A Debian with Python, made by mmdebstrap; made once and kept beside the Kubernetes commands."""
+    """The base image, Debian with Python, made once by mmdebstrap and cached with the Kubernetes binaries."""
     recipe = hashlib.sha256(" ".join((DEBIAN, BASE_IMAGE, *BASE_IMAGE_OPTIONS)).encode()).hexdigest()[:12]
     archive = CACHE / f"base-{recipe}.tar"
     if not archive.is_file():
@@ -37,7 +37,7 @@ def base_archive() -> Path:
         try:
             _make_base().rename(archive)
         finally:
-            # What was killed a moment ago may still write there; the next command looks for that.
+            # A process killed a moment ago may still write there; the next command checks.
             remove_unfinished()
     return archive
 
@@ -54,7 +54,7 @@ def _make_base() -> Path:
 
 
 def remove_unfinished() -> None:
-    """What a killed build of the base image left, with what mmdebstrap had unpacked."""
+    """Remove what a killed build of the base image left."""
     shutil.rmtree(_WORK, ignore_errors=True)
 
 
@@ -70,7 +70,7 @@ def pause_archive() -> Path:
 
 
 def _write_archive(archive: Path, name: str, layer: Path, entrypoint: list[str]) -> None:
-    """An image of one layer in the format of `docker save`, which containerd and buildah both read."""
+    """Write a one-layer image in the format of `docker save`, which containerd and buildah read."""
     sha256 = hashlib.sha256()
     with layer.open("rb") as content:
         while block := content.read(1 << 20):
@@ -81,7 +81,7 @@ def _write_archive(archive: Path, name: str, layer: Path, entrypoint: list[str])
         "os": "linux",
         "config": {"Entrypoint": entrypoint, "Env": environment},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256.hexdigest()}"]},
-        # buildah builds upon no image whose history and layers differ in number.
+        # buildah rejects a base image whose history and layers differ in number.
         "history": [{"created_by": name}],
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
@@ -95,7 +95,7 @@ def _write_archive(archive: Path, name: str, layer: Path, entrypoint: list[str])
 
 
 def load(image: str, nodes: tuple[Node, ...]) -> None:
-    """Put an archive file, one of our own images or one that buildah knows onto every node that has it not yet."""
+    """Load an archive, one of MemTune's images or one in buildah's storage onto every node that lacks it."""
     if Path(image).is_file():
         load_archive(Path(image), nodes)
     elif image == "base":
@@ -112,20 +112,20 @@ def load(image: str, nodes: tuple[Node, ...]) -> None:
 
 
 def load_archive(archive: Path, nodes: tuple[Node, ...]) -> None:
-    """Import it into all nodes at once: unpacking keeps one core busy for each."""
+    """Import it into all nodes in parallel: each unpacks on one core."""
     with ThreadPoolExecutor() as pool:
         for imported in [pool.submit(_import, archive, node) for node in nodes]:
             imported.result()
 
 
 def _import(archive: Path, node: Node) -> None:
-    # The node's /run is its own; the kernel shows it to the machine through the node's first process.
+    # The node's private /run is reachable through /proc of its first process.
     socket = f"/proc/{process_one(node)}/root{SOCKET}"
     run(["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", str(archive)])
 
 
 def build(image: str) -> str:
-    """Build one of our own images on the base image, and give its name."""
+    """Build one of MemTune's images on the base image and return its name."""
     archive = base_archive()
     if builds.image_id(BASE_IMAGE) != _archive_id(archive):
         run(["buildah", "pull", "--quiet", f"docker-archive:{archive}"])
@@ -133,7 +133,7 @@ def build(image: str) -> str:
 
 
 def _archive_id(archive: Path) -> str:
-    """An image is known by the hash of its configuration."""
+    """The image id: the hash of its configuration."""
     with tarfile.open(archive) as tar:
         config = tar.extractfile("config.json")
         assert config is not None, "it is a file: _write_archive made it"
@@ -141,7 +141,7 @@ def _archive_id(archive: Path) -> str:
 
 
 def _load_new(name: str, number: str, nodes: tuple[Node, ...], archive: Callable[[Path], Path]) -> None:
-    """Nodes note what they were given; an archive, which may be large, is made only when one lacks the image."""
+    """Load an image into the nodes that lack it, by their records; only then is an archive made."""
     lacking = tuple(node for node in nodes if _noted(node).get(name) != number)
     if lacking:
         with tempfile.TemporaryDirectory(dir=STATE) as work:
@@ -160,7 +160,7 @@ def _noted(node: Node) -> dict[str, str]:
 
 
 def _pushed(name: str, work: Path) -> Path:
-    """Compressed: what is written once here is read and written again by every node."""
+    """Export a compressed archive, since every node reads it."""
     archive = work / "image.tar"
     run(["buildah", "push", "--quiet", "--compression-format=zstd", name, f"oci-archive:{archive}:{name}"])
     return archive

@@ -1,9 +1,9 @@
-"""Where everything lies, and which address it has: whatever could clash on the machine, or is known to two modules.
+"""Paths, addresses and ports of the dev cluster that are shared by modules or could clash on the machine.
 
-The files of one part alone, and the paths and ports inside a node, which is a machine of its own, are in their modules.
+Files of a single part, and paths and ports inside a node, are in their modules.
 
-The machine keeps one end of a veth pair (`memtune0`, HOST_ADDRESS). The other end is plugged into a bridge that has a
-network namespace of its own (the fabric), and so is each node. The machine's own iptables never see cluster traffic.
+The machine has one end of a veth pair (`memtune0`, HOST_ADDRESS). The other end is plugged into a bridge in a network
+namespace of its own (the fabric), and so is each node. The machine's iptables never see cluster traffic.
 
     machine  10.213.0.1 ──┐
     node-1   10.213.0.11 ─┼─ bridge in namespace memtune-fabric
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATE = Path("/var/lib/memtune-devcluster")
-# As little a matter of whose cache is used as STATE is: there is one cluster on a machine.
+# Not configurable, like STATE: there is one cluster per machine.
 COMMAND_LOCK = Path("/run/memtune-devcluster.lock")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "devcluster"
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# Where Debian's programs write by themselves: buildah, apt.
+# Where Debian's programs (buildah, apt) write.
 IMAGE_STORAGE = Path("/var/lib/containers")
 PACKAGES = Path("/var/cache/apt")
 
-# Each node has its own of these.
+# Each node has its own.
 NODES_OWN = (Path("/var/lib"), Path("/var/log"), Path("/run"))
-# So not in STATE, and not in CACHE: whoever ends the cluster may have another.
+# Outside STATE and CACHE, which may differ for the user who runs `down`.
 VOLUMES = Path("/var/cache/memtune-devcluster-volumes")
 CERTIFICATES = STATE / "certificates"
 LOGS = STATE / "log"
@@ -60,7 +60,7 @@ ETCD_PORT = 23790
 ETCD_PEER_PORT = 23800
 CONTROLLER_MANAGER_PORT = 10257
 SCHEDULER_PORT = 10259
-# Bound on the machine itself; the kubelets' and kube-proxies' ports are in their nodes' own network namespaces.
+# Bound on the machine; kubelet and kube-proxy ports are in the nodes' network namespaces.
 LOOPBACK_PORTS = {
     "etcd": ETCD_PORT,
     "etcd's peers": ETCD_PEER_PORT,
@@ -81,7 +81,7 @@ MOST_NODES = 4
 class Node:
     """One node: a network, mount and process namespace with a containerd, a kubelet and a kube-proxy inside.
 
-    Inside the node `lib` is seen as /var/lib and `log` as /var/log, so that every program there keeps its defaults.
+    Inside the node, `lib` is /var/lib and `log` is /var/log, so that programs can use their defaults.
     """
 
     number: int
@@ -116,7 +116,7 @@ class Node:
 
     @property
     def settings(self) -> Path:
-        """Configuration files and certificates, seen inside as INSIDE_SETTINGS."""
+        """Configuration files and certificates; INSIDE_SETTINGS inside the node."""
         return self.lib / "node"
 
 

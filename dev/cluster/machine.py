@@ -1,4 +1,4 @@
-"""What this machine must be and must have free, asked before anything is touched."""
+"""Preflight checks of the machine (kernel, privileges, disk, ports), and kernel settings that `down` restores."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dev.cluster.shell import BrokenStateError, ClusterError, read_whole, run, s
 from dev.cluster.supervisor import boot_id
 from dev.cluster.versions import DEBIAN
 
-# Images and containers of the tests; sources, Go's cache and the result of the build; a layer and the image made of it.
+# Test images and containers; sources, Go cache and binaries; a layer and its image.
 STATE_BYTES = 4 * GIB
 BUILD_BYTES = 8 * GIB
 BASE_IMAGE_BYTES = GIB
 
 _RELEASE = Path("/etc/os-release")
-# The images made here say that they are amd64's.
+# The images made here are for amd64.
 _ARCHITECTURE = "x86_64"
-# For Services within a node, and for containers' file systems.
+# For Services inside a node and for container file systems.
 _MODULES = ("br_netfilter", "overlay")
 _SYSTEM_MODULES = Path("/sys/module")
 _BRIDGES = Path("/sys/class/net")
@@ -36,12 +36,12 @@ _NO_BRIDGE_FILTER = (
     "the kernel has no br_netfilter, and without it Services do not answer pods of the same node: load that module, or "
     "boot a kernel that has it"
 )
-# What kubelet sets for the whole machine; `down` puts it back.
+# Machine-wide sysctls that kubelet sets; `down` restores them.
 KUBELET_SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 
 
 def reason_it_cannot_run() -> str:
-    """Why this machine can never run the cluster; empty when it can."""
+    """Why this machine can never run the cluster, else empty."""
     if platform.system() != "Linux":
         return f"devcluster needs Linux, and this is {platform.system()}"
     if (found := platform.machine()) != _ARCHITECTURE:
@@ -61,7 +61,7 @@ def reason_it_cannot_run() -> str:
 
 
 def _may_unshare() -> bool:
-    """Root of a container has not all that root has."""
+    """Whether this process may create namespaces: root in a container may not."""
     try:
         run(["unshare", "--mount", "--pid", "--net", "--fork", "true"])
     except ClusterError:
@@ -79,7 +79,7 @@ def check_disks(needs: Iterable[Need]) -> None:
 
 
 def check_before_starting(builds: Iterable[Need] = ()) -> None:
-    """Whether a cluster can be started once these builds are through."""
+    """Check that a cluster can be started after these builds."""
     _check_nodes_see(
         CACHE,
         f"the cache folder {CACHE}",
@@ -117,7 +117,7 @@ def check_ports_are_free(ports: Mapping[str, int]) -> None:
 
 
 def check_nobody_listens_everywhere(ports: Mapping[str, int]) -> None:
-    """The address of these ports is made only later; who listens on all addresses has that one, too."""
+    """Check that no process listens on these ports on all addresses, which includes those created later."""
     taken = _ports_on_all_addresses()
     for owner, port in ports.items():
         if port in taken:
@@ -128,7 +128,7 @@ def check_nobody_listens_everywhere(ports: Mapping[str, int]) -> None:
 
 
 def _ports_on_all_addresses() -> set[int]:
-    """Of TCP and UDP, as the kernel lists them."""
+    """TCP and UDP ports, as the kernel lists them."""
     found = set()
     for protocol, listening in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")):
         table = Path("/proc/net") / protocol
@@ -149,7 +149,7 @@ def restore_sysctls() -> None:
 
 
 def load_modules() -> None:
-    """Note which are not there, then load them: whoever is killed in between has loaded nothing that is not noted."""
+    """Record the missing modules, then load them, so that a killed `up` has loaded nothing unrecorded."""
     if _BRIDGE_FILTER.exists():
         return
     remember(LOADED_MODULES, [name for name in _MODULES if not is_loaded(name)])
@@ -168,7 +168,7 @@ def _can_load(module: str) -> bool:
 
 
 def unload_modules() -> None:
-    """Those that were not there before, unless a bridge of somebody else may need them: to rmmod that is no use."""
+    """Unload the recorded modules, unless another bridge may need them, which rmmod does not check."""
     if any(_BRIDGES.glob("*/bridge")):
         return
     for name in _remembered(LOADED_MODULES) or ():
@@ -181,16 +181,16 @@ def is_loaded(module: str) -> bool:
 
 
 def remember(path: Path, before: object) -> None:
-    """Note what the machine was like before the cluster, for as long as it is not started anew."""
+    """Record a setting of the machine from before the cluster, valid until a reboot."""
     write_new(path, json.dumps({"boot": boot_id(), "before": before}))
 
 
 def _remembered(path: Path) -> Any:
-    """What the machine was like before; who cannot read it ends the cluster all the same."""
+    """The recorded setting; None if unreadable, since `down` must work anyway."""
     try:
         told = read_whole(path) if path.is_file() else {}
     except BrokenStateError:
         say(f"{path} is broken: what it would tell of the machine stays as the cluster has set it")
         return None
-    # Once it named no boot: a cluster of that time may be up still.
+    # Older records have no boot id, and their cluster may still be up.
     return told.get("before") if isinstance(told, dict) and told.get("boot") == boot_id() else None

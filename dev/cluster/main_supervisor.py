@@ -1,4 +1,4 @@
-"""The program that `up` leaves running: the machine's supervisor with every part of the cluster, in order."""
+"""The machine's supervisor process, which `up` leaves running: lists every part of the cluster in start order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dev.cluster.volumes import volumes
 
 def main() -> None:
     node_parts = [node_part(node) for node in nodes(int(sys.argv[1]))]
-    # DNS before the nodes: kubelets that look for a cloud's metadata service wait five seconds for a silent one.
+    # DNS before the nodes: without it, kubelets wait five seconds for a cloud metadata service.
     parts = [etcd(), api_server(), dns(), *node_parts, controller_manager(), scheduler(), volumes()]
     supervise(parts, STATUS, SUPERVISOR_LOCK)
 

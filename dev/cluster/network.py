@@ -1,7 +1,7 @@
-"""The fabric: a bridge in a network namespace of its own, one veth pair to the machine and one to every node.
+"""The cluster network (fabric): a bridge in its own network namespace, with a veth pair to the machine and each node.
 
-Nodes know each other's pod subnets by plain routes, and so does the machine, which is how it reaches pods and
-Services. Nothing is forwarded or masqueraded by the machine: pods have no way to the outside.
+Nodes and the machine have static routes to all pod subnets, by which the machine reaches pods and Services. The machine
+neither forwards nor masquerades: pods have no route to the outside.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def make_network(wanted: tuple[Node, ...]) -> None:
         _ip("address", "add", f"{node.address}/24", "dev", "eth0", namespace=node.network_namespace)
         _ip("link", "set", "eth0", "up", namespace=node.network_namespace)
         _ip("route", "add", "default", "via", HOST_ADDRESS, namespace=node.network_namespace)
-        # Kubelet asks every cloud's metadata service for itself: a refusal at once instead of six seconds of silence.
+        # Kubelet queries cloud metadata services: reject at once instead of a timeout of six seconds.
         _ip("route", "add", "unreachable", "169.254.0.0/16", namespace=node.network_namespace)
         _ip("route", "add", node.pods_subnet, "via", node.address)
     for node in wanted:
         for other in wanted:
             if other != node:
                 _ip("route", "add", other.pods_subnet, "via", other.address, namespace=node.network_namespace)
-    # Services are translated inside nodes: the machine reaches them through the first.
+    # Service addresses are translated inside nodes, so the machine routes them through the first.
     _ip("route", "add", SERVICES_SUBNET, "via", wanted[0].address)
 
 
@@ -73,21 +73,21 @@ def _namespace(name: str) -> None:
 
 
 def _plug(interface: str, port: str, namespace: str = "") -> None:
-    """Make `interface`, in the namespace or on the machine, whose other end is a port of the fabric's bridge."""
+    """Create `interface`, in the namespace or on the machine, with its peer on the fabric's bridge."""
     pair = ["link", "add", port, "type", "veth", "peer", "name", interface]
     _ip(*pair, "netns", namespace or "1", namespace=FABRIC_NAMESPACE)
     _ip("link", "set", port, "master", "fabric", "up", namespace=FABRIC_NAMESPACE)
 
 
 def _is_mount(path: Path) -> bool:
-    # Path.is_mount() sees no bind mount within one file system.
+    # Path.is_mount() does not detect bind mounts within one file system.
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return any(line.split()[4] == str(path) for line in mounts)
 
 
 def remove_network() -> None:
-    """With a namespace go its interfaces, routes and iptables rules; a pair's other end goes with either end."""
-    # First: the kernel takes it away some time after its namespace, between a look at it and its deletion, say.
+    """Remove the namespaces, which removes their interfaces, routes, iptables rules and veth peers."""
+    # First, since the kernel removes it some time after its namespace, which would race with this deletion.
     names = [link["ifname"] for link in json.loads(_ip("-json", "link", "show"))]
     if HOST_INTERFACE in names:
         _ip("link", "delete", HOST_INTERFACE)
@@ -95,6 +95,6 @@ def remove_network() -> None:
     for name in (FABRIC_NAMESPACE, *(node.network_namespace for node in nodes(MOST_NODES))):
         if name in there:
             _ip("netns", "delete", name)
-    # `ip netns add` makes this directory a mount; one with somebody else's namespaces in it stays.
+    # `ip netns add` makes this directory a mount; it stays if it has other namespaces.
     while _is_mount(_NAMESPACES) and not any(_NAMESPACES.iterdir()):
         run(["umount", str(_NAMESPACES)])

@@ -1,9 +1,9 @@
-"""A node: settings written from outside, and the program that becomes process 1 inside.
+"""A node: writes its settings from outside, and is the program that becomes process 1 inside.
 
     machine's supervisor -> nsenter (network) -> unshare (mounts, processes) -> this module -> containerd, kubelet, ...
 
-When process 1 of a node dies, the kernel ends every process and every mount of the node, pods included: like pulling
-its plug.
+When process 1 of a node dies, the kernel ends all of the node's processes and mounts, including pods, like a power
+cut.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def write_node_settings(node: Node) -> None:
 
 
 def node_part(node: Node) -> Part:
-    """The whole node as the machine's supervisor sees it."""
+    """The node as a part of the machine's supervisor."""
     enter = ["nsenter", f"--net=/run/netns/{node.network_namespace}"]
     unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
     argv = [*enter, *unshare, sys.executable, "-m", "dev.cluster.node", str(node.number)]
@@ -82,7 +82,7 @@ def node_part(node: Node) -> Part:
 
 
 def process_one(node: Node) -> int:
-    """The process number, on the machine, of the node's first process: the child of its `unshare`."""
+    """The process id, on the machine, of the node's first process: the child of `unshare`."""
     unshare = part_pids(STATUS).get(node.name)
     with suppress(FileNotFoundError, ProcessLookupError):
         if children := Path(f"/proc/{unshare}/task/{unshare}/children").read_text():
@@ -114,7 +114,7 @@ def _kube_proxy(node: Node) -> Part:
         "--proxy-mode=iptables",
         f"--cluster-cidr={PODS_SUBNET}",
         "--healthz-bind-address=127.0.0.1:10256",
-        # These two belong to the whole kernel, not to the node.
+        # These two are kernel-wide, not per node.
         "--conntrack-max-per-core=0",
         "--conntrack-tcp-timeout-established=0",
     ]
@@ -122,8 +122,8 @@ def _kube_proxy(node: Node) -> Part:
 
 
 def _move_in(node: Node) -> None:
-    """Give the node its own /var/lib, /var/log and /run: nothing inside meets the machine's or another node's."""
-    # The machine's own name servers are out of reach here.
+    """Mount the node's own /var/lib, /var/log and /run, separate from the machine's and other nodes'."""
+    # The machine's name servers are unreachable here.
     run(["mount", "--bind", str(node.settings / "resolv.conf"), "/etc/resolv.conf"])
     run(["mount", "--bind", str(node.log), "/var/log"])
     run(["mount", "--bind", str(node.lib), "/var/lib"])

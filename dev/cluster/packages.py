@@ -1,4 +1,4 @@
-"""Debian's packages: what is missing is installed, and the source of Kubernetes is fetched."""
+"""Debian packages: installs missing ones and downloads the Kubernetes source."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dev.cluster.versions import DEBIAN, KUBERNETES_SOURCE, SUITABLE, Suitable
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _NO_SERVICES = "#!/bin/sh\n# devcluster's, until it has installed its packages\nexit 101\n"
-# What starts when the machine does: a link for each.
+# Services enabled at boot: one link each.
 ENABLED = Path("/etc/systemd/system")
-# apt is let end whatever happens to `up`: packages that are half installed are worse. So it is not `up` that tidies up.
-# What packages have enabled is disabled, or the next reboot would start it; an upgrade of theirs leaves it so. Then
-# services may start again.
+# apt is never interrupted, since half-installed packages are worse; so a separate process cleans up.
+# Disable services that packages enabled, or the next reboot would start them; upgrades keep this. Then allow service
+# starts again.
 _THEN_TIDY = """\
 policy=$0 enabled=$1
 shift
@@ -38,7 +38,7 @@ def missing(packages: Mapping[str, str]) -> list[str]:
 
 
 def provide(packages: Mapping[str, str]) -> None:
-    """Install those that are missing; what is there must be suitable."""
+    """Install missing packages and check the versions of present ones."""
     for command in packages:
         if command in SUITABLE and shutil.which(command) is not None:
             check_suits(command, SUITABLE[command])
@@ -48,7 +48,7 @@ def provide(packages: Mapping[str, str]) -> None:
 
 
 def check_suits(command: str, wanted: Suitable) -> None:
-    """Whether the program of this name is of a version that will do; one that tells none is taken."""
+    """Check the version of a program; one that reports none is accepted."""
     found = re.search(r"(?<![\w./-])(?:v|go)?(\d+)\.(\d+)", run([command, *wanted.question]))
     if found and not wanted.first <= (int(found[1]), int(found[2])) < wanted.beyond:
         raise ClusterError(
@@ -69,7 +69,7 @@ def _install(packages: list[str], log: Path) -> None:
 
 
 def _without_services() -> list[str]:
-    """Debian starts and enables etcd and containerd as services when it installs them: the cluster runs its own."""
+    """Keep Debian from starting etcd and containerd as services on installation: the cluster runs its own."""
     let_services_start()
     policy = "" if _POLICY.exists() else str(_POLICY)
     if policy:
@@ -79,13 +79,13 @@ def _without_services() -> list[str]:
 
 
 def let_services_start() -> None:
-    """Take our own prohibition back, should the machine have stopped meanwhile; somebody else's stays."""
+    """Remove our policy-rc.d, also after a crash; another one stays."""
     if _POLICY.is_file() and _POLICY.read_text() == _NO_SERVICES:
         _POLICY.unlink()
 
 
 def debian_sources(kind: str, to: Path) -> None:
-    """Write a private sources list (`deb` or `deb-src`) with the mirror that this machine's apt itself uses."""
+    """Write a private sources list (`deb` or `deb-src`) with the mirror that this machine's apt uses."""
     fields = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(LABEL)"
     targets = run(["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]).splitlines()
     for uri, *identity in (target.split("|") for target in targets):
@@ -99,7 +99,7 @@ def debian_sources(kind: str, to: Path) -> None:
 
 
 def fetch_kubernetes_source(directory: Path, log: Path) -> tuple[Path, str]:
-    """Download and unpack Debian's source package, leaving the machine's apt settings alone: the tree, its version."""
+    """Download and unpack Debian's source package without changing apt settings; return its directory and version."""
     sources = directory / "kubernetes.sources"
     debian_sources("deb-src", sources)
     lists = directory / "lists"

@@ -1,4 +1,4 @@
-"""What this machine tells pip, to be lent to the build of an image: one pip.conf, and the local paths it names."""
+"""The machine's pip settings, for use in image builds: one pip.conf and the local paths it names."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from configparser import RawConfigParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# Where packages come from and how they are reached. Others (a target directory, say) are the machine's own business.
+# Package sources and network settings. Others (such as a target directory) only concern the machine.
 _LENT = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "client-cert", "trusted-host", "proxy")
 _SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def files(environ: Mapping[str, str], home: Path) -> list[Path]:
-    """The files pip reads, the weakest first."""
+    """The files pip reads, lowest precedence first."""
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     found = [
         Path("/etc/xdg/pip/pip.conf"),
@@ -25,7 +25,7 @@ def files(environ: Mapping[str, str], home: Path) -> list[Path]:
 
 
 def settings(contents: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings of all files and of the environment, which is the strongest."""
+    """The settings of all files and of the environment, which takes precedence."""
     found = {"cert": _SYSTEM_CERTIFICATES}
     for content in contents:
         parser = RawConfigParser()
@@ -43,7 +43,7 @@ def pip_conf(lent: Mapping[str, str]) -> str:
 
 
 def local_paths(lent: Mapping[str, str]) -> list[Path]:
-    """The files and directories that settings name; of an index its parent, as it points to files beside it."""
+    """The files and directories in the settings; for an index its parent, since it links to files beside it."""
     found = set()
     for name, value in lent.items():
         for word in value.split():

@@ -1,4 +1,4 @@
-"""When a cluster is ready: every node is Ready, and a pod on it ran to completion and was answered by DNS."""
+"""Cluster readiness: every node is Ready, and a test pod on it resolved a Service and completed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wait_for(
     lock: Path = SUPERVISOR_LOCK,
     wrong: Callable[[], list[str]] = problems,
 ) -> None:
-    """Wait, and stop at once when a part of what the lock's supervisor started dies meanwhile."""
+    """Wait for a condition, and fail at once when a part of the lock's supervisor dies."""
     deadline = time.monotonic() + seconds
     while not is_there():
         if lock.is_file() and (found := wrong()):
@@ -53,7 +53,7 @@ def wait_until_ready(wanted: tuple[Node, ...]) -> None:
     say("the nodes are Ready")
     for node in wanted:
         _end_own_pod(node)
-        # Not before: kubelet takes GPUs that it knows nothing of away when it starts.
+        # Not earlier: a starting kubelet removes unknown GPU resources.
         _add_gpus(node)
     say(f"a pod of its own ran to completion on every node, DNS answered it; each node has {GPUS_PER_NODE} GPUs")
 
@@ -76,7 +76,7 @@ def _add_gpus(node: Node) -> None:
 
 
 def _start_own_pod(node: Node) -> None:
-    """A pod that asks DNS for the API server's Service and ends: runtime, network and DNS are right if it succeeds."""
+    """Start a test pod that resolves the API server's Service: its success proves runtime, network and DNS."""
     container = {"name": "check", "image": PAUSE_IMAGE, "args": ["resolve", "kubernetes.default"]}
     spec: dict[str, Any] = {"nodeName": node.name, "restartPolicy": "OnFailure", "containers": [container]}
     spec["tolerations"] = [{"operator": "Exists"}]
@@ -88,7 +88,7 @@ def _start_own_pod(node: Node) -> None:
 
 
 def _make_service_account() -> None:
-    """Without the account that the controller manager would make a little later, pods are refused."""
+    """Create the default service account before the controller manager does: pods are rejected without it."""
     with _unless_there():
         client().request("POST", "/api/v1/namespaces/kube-system/serviceaccounts", {"metadata": {"name": "default"}})
 

@@ -1,4 +1,4 @@
-"""containerd and runc from Debian's packages, and the pod network of their CNI plugins, inside a node."""
+"""The container runtime of a node: containerd, runc and CNI plugins from Debian's packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running commands, and the one error that the user sees as a sentence."""
+"""Runs commands and writes state files; defines ClusterError, which is shown to the user as a sentence."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dev.cluster import disk
 
 _began = time.monotonic()
 
-# Namespaces of its own for whatever takes long: when the command that waits for it dies, be it by SIGKILL, the kernel
-# ends every process in them, and no mount outlives these.
+# Long commands run in their own namespaces: when the waiting command dies, even by SIGKILL, the kernel ends all their
+# processes and mounts.
 _BOUND = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _bound: set[subprocess.Popen[bytes]] = set()
 _ending = threading.Event()
 
 
 class ClusterError(Exception):
-    """What went wrong, where, and what to do; shown without a traceback."""
+    """An error with its place and remedy, shown without a traceback."""
 
 
 class BrokenStateError(ClusterError):
-    """A file of the state says nothing that can be understood."""
+    """A state file is unreadable."""
 
 
 def tail(path: Path, lines: int = 15) -> str:
@@ -39,7 +39,7 @@ def tail(path: Path, lines: int = 15) -> str:
 
 
 def run(argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run to the end and return standard output; a failure carries the command and what it said."""
+    """Run a command and return its standard output; an error includes the command and its output."""
     done = subprocess.run(argv, input=stdin, env=_in_english(env), text=True, capture_output=True, check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-2000:]
@@ -55,15 +55,15 @@ def run_logged(
     env: Mapping[str, str] | None = None,
     survives: bool = False,
 ) -> None:
-    """Run something long with its output in a log; a failure shows the tail of that log.
+    """Run a long command with its output in a log; an error shows the tail of the log.
 
-    It dies with this process unless it ``survives``; then it keeps what this process has locked until it ends.
+    It dies with this process unless it ``survives``; then it holds this process's locks until it ends.
     """
     if _ending.is_set():
         raise ClusterError(f"`{' '.join(argv)}` was not begun: this command is being ended")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as out:
-        # The terminal's Ctrl-C is for this process, which ends what is bound to it.
+        # Ctrl-C must only reach this process, which then ends its children.
         process = subprocess.Popen(
             [*(() if survives else _BOUND), *argv],
             cwd=cwd,
@@ -80,7 +80,7 @@ def run_logged(
 
 
 def _in_english(env: Mapping[str, str] | None) -> dict[str, str]:
-    """What programs complain of is looked for in what they say."""
+    """Force English messages, since they are searched for known errors."""
     return {**(os.environ if env is None else env), "LC_ALL": "C.UTF-8"}
 
 
@@ -103,14 +103,14 @@ def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def end_bound() -> None:
-    """End what threads wait for, and let none begin more: an interruption reaches the main one alone."""
+    """End the commands that threads wait for and prevent new ones, since only the main thread is interrupted."""
     _ending.set()
     for process in list(_bound):
         process.kill()
 
 
 def write_new(path: Path, content: str) -> bool:
-    """Replace a file at once and whole; says whether the content is another one than before."""
+    """Replace a file atomically; return whether its content changed."""
     if path.exists() and path.read_text() == content:
         return False
     fresh = path.with_suffix(".new")
@@ -120,7 +120,7 @@ def write_new(path: Path, content: str) -> bool:
 
 
 def read_whole(path: Path) -> Any:
-    """What a file of the state holds as JSON; they are written at once and whole, but a power cut empties files."""
+    """Read a JSON state file. Files are written atomically, but a power cut may leave them empty."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:
@@ -130,5 +130,5 @@ def read_whole(path: Path) -> Any:
 
 
 def say(text: str) -> None:
-    """Tell of progress, with the time since the command began."""
+    """Print progress with the elapsed time."""
     print(f"[{time.monotonic() - _began:5.1f} s] {text}", flush=True)

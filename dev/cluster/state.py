@@ -1,4 +1,4 @@
-"""How the state of a running cluster is told: which parts live, and what the dead ones said last."""
+"""The status of a running cluster: which parts are alive, and the last output of dead ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dev.cluster.supervisor import dead_parts
 
 
 def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
-    """The running supervisor. It holds its lock as long as it lives, so a recycled process number fools nobody."""
+    """The process id of the running supervisor. It holds its lock while alive, so reused ids do no harm."""
     if not lock.is_file():
         return None
     with lock.open() as held:
         try:
-            # Shared, so that nobody takes another who looks for the supervisor.
+            # A shared lock, so that another process's check is not mistaken for the supervisor.
             fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return int(held.read())
@@ -34,7 +34,7 @@ def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
 
 
 def check_it_lives() -> None:
-    """Whether a cluster is up, be a part of it dead; if it is not, what to do."""
+    """Raise ClusterError with advice unless a cluster is up, possibly with dead parts."""
     if not STATE.exists():
         raise ClusterError("no cluster is up: run `python3 -m dev.cluster up`")
     if supervisor_pid() is None:
@@ -44,12 +44,12 @@ def check_it_lives() -> None:
 
 
 def current_nodes() -> tuple[Node, ...]:
-    """The nodes that the cluster was asked to have, whether they have started or not."""
+    """The requested nodes, started or not."""
     return nodes(read_whole(NODE_COUNT) if NODE_COUNT.is_file() else 0)
 
 
 def problems() -> list[str]:
-    """What is wrong with the cluster that was started; empty when every part is alive."""
+    """The problems of a started cluster; empty if every part is alive."""
     found = dead_parts(STATUS, LOGS)
     for node in current_nodes():
         found += [f"on {node.name}: {problem}" for problem in dead_parts(node.settings / "status.json", node.log)]
@@ -59,7 +59,7 @@ def problems() -> list[str]:
 
 
 def monitoring_problems() -> list[str]:
-    """The same of Prometheus and the dashboards; empty also when nobody has asked for them."""
+    """The problems of Prometheus and the dashboards; also empty if they were not requested."""
     found = dead_parts(MONITORING_STATUS, LOGS)
     if MONITORING_STATUS.is_file() and supervisor_pid(MONITORING_LOCK) is None:
         words = _last_words(LOGS / "monitoring.log")
@@ -68,13 +68,13 @@ def monitoring_problems() -> list[str]:
 
 
 def _last_words(log: Path) -> str:
-    """Of a supervisor, which says nothing unless it fails."""
+    """The log of a supervisor, which only logs failures."""
     said = tail(log) if log.is_file() else ""
     return f"; the end of its log:\n{said}" if said else ""
 
 
 def log_of(part: str) -> Path:
-    """The log of a part by its name: `etcd`, `node-1`, `node-1/kubelet`, ..."""
+    """The log of a part, by name: `etcd`, `node-1`, `node-1/kubelet`, ..."""
     logs = {path.stem: path for path in LOGS.glob("*.log")}
     for node in current_nodes():
         logs |= {f"{node.name}/{path.stem}": path for path in node.log.glob("*.log")}

@@ -1,8 +1,7 @@
-"""Starts parts, notices a dead one and writes down what it saw. Used twice: on the machine and inside every node.
+"""The supervisor: starts parts, detects dead ones and records their status; runs on the machine and inside every node.
 
-Nothing is restarted unasked: a part that dies in a test cluster is a finding, not something to hide. SIGHUP asks: every
-dead part is started anew. The kernel kills every part when its supervisor dies, so a cluster is never left without one,
-and to kill the supervisor is to end it all.
+Dead parts are not restarted automatically: in a test cluster they are a finding. SIGHUP restarts them. The kernel kills
+all parts when their supervisor dies, so killing the supervisor ends everything.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class Supervisor:
         self._status = status
         self._ready_seconds = ready_seconds
         self._parts: dict[str, dict[str, object]] = {}
-        # A Popen object that is collected waits for its process itself, and its end would be missed: hold on to it.
+        # Keep the Popen object: when garbage-collected it reaps its process, and the end would be missed.
         self._running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self._started = False
         self._asked_anew = False
         self._is_written = True
 
     def run(self, parts: list[Part]) -> NoReturn:
-        """Start the parts one after the other, each when the one before is ready; then watch until killed."""
+        """Start the parts in order, each when the one before is ready; then watch until killed."""
         signal.signal(signal.SIGHUP, self._ask_anew)
         self._start_missing(parts)
         while True:
@@ -82,7 +81,7 @@ class Supervisor:
         deadline = time.monotonic() + self._ready_seconds
         while process.pid in self._running and not part.ready():
             if time.monotonic() > deadline:
-                # Or it would be there still, beside the one that is started anew.
+                # Otherwise it would run beside its replacement.
                 process.kill()
                 process.wait()
                 self._bury(process.pid, f"was not ready after {self._ready_seconds:.0f} s")
@@ -92,7 +91,7 @@ class Supervisor:
         return process.pid in self._running
 
     def _reap(self) -> None:
-        # Inside a node this is process 1: containers' orphans end up here as well and must be waited for.
+        # Inside a node this is process 1 and must reap orphans of containers.
         while True:
             try:
                 pid, code = os.waitpid(-1, os.WNOHANG)
@@ -111,7 +110,7 @@ class Supervisor:
     def _write(self) -> None:
         content = {"boot": boot_id(), "pid": os.getpid(), "started": self._started, "parts": self._parts}
         fresh = self._status.with_suffix(".new")
-        # A full disk is no reason to end every part; it is written as soon as there is room.
+        # A full disk must not end the parts; the status is written once there is space.
         self._is_written = False
         with suppress(OSError):
             fresh.write_text(json.dumps(content, indent=1))
@@ -120,19 +119,19 @@ class Supervisor:
 
 
 def supervise(parts: list[Part], status: Path, lock: Path) -> NoReturn:
-    """Be the only supervisor of these parts; who holds the lock is alive."""
+    """Become the only supervisor of these parts; the lock shows that it is alive."""
     fresh = lock.with_suffix(".new")
     with fresh.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         held.write(str(os.getpid()))
         held.flush()
-        # Nobody finds it before it is held and says by whom.
+        # It appears only once it is locked and names its holder.
         fresh.rename(lock)
         Supervisor(status).run(parts)
 
 
 def leave_running(module: str, *words: str, log: Path, lock: Path) -> None:
-    """Start a supervisor that outlives the command that starts it, and wait until it has its lock."""
+    """Start a supervisor that outlives this command, and wait until it has its lock."""
     with log.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *words],
@@ -155,7 +154,7 @@ def _describe(code: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and that nobody has waited for yet does not."""
+    """Whether the process is running; a zombie is not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -168,16 +167,16 @@ def boot_id() -> str:
 
 
 def part_pids(status: Path) -> dict[str, int]:
-    """The processes of the parts that are not dead; none of before the machine was started anew."""
+    """The process ids of live parts; none from before a reboot."""
     with suppress(BrokenStateError):
-        # Parts that nobody can name any more die with their supervisor all the same.
+        # Parts that cannot be named anymore still die with their supervisor.
         if status.is_file() and read_whole(status).get("boot") == boot_id():
             return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
     return {}
 
 
 def read_status(status: Path) -> dict[str, dict[str, object]]:
-    """The parts that a supervisor has started, by name."""
+    """The parts of a supervisor, by name."""
     if not status.is_file():
         return {}
     parts: dict[str, dict[str, object]] = read_whole(status)["parts"]
@@ -185,7 +184,7 @@ def read_status(status: Path) -> dict[str, dict[str, object]]:
 
 
 def dead_parts(status: Path, logs: Path) -> list[str]:
-    """One paragraph for each dead part: which, how it ended, and the end of its log, as the machine sees that."""
+    """A paragraph for each dead part: its name, how it ended, and the path and tail of its log."""
     return [
         f"{name} {part['dead']}; the end of its log:\n{tail(logs / f'{name}.log')}"
         for name, part in read_status(status).items()

@@ -1,4 +1,4 @@
-"""Every version and every name of a foreign thing, in one place."""
+"""Versions, package names and options of the external software of the dev cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 DEBIAN = "bookworm"
 
 KUBERNETES = "1.20.2"
-# Any revision of it is built: Debian's point releases change the packaging and take older revisions away.
+# Any Debian revision will do: point releases change the packaging and remove older revisions.
 KUBERNETES_SOURCE = "1.20.5+really1.20.2-"
 KUBERNETES_COMMANDS = (
     "kube-apiserver",
@@ -17,15 +17,15 @@ KUBERNETES_COMMANDS = (
     "kube-proxy",
     "kubectl",
 )
-# The clients of cloud providers are two fifths of the source, and this cluster is in no cloud.
+# Leaves out cloud providers, two fifths of the source.
 KUBERNETES_TAGS = "providerless"
-# Where Debian's newer reflect2 goes: with Go 1.19 the vendored 1.0.1 crashes the API server after a while
-# ("unexpected fault address" in mapiterinit); 1.0.2 knows Go's newer map layout.
+# The path of Debian's newer reflect2: with Go 1.19 the vendored 1.0.1 crashes the API server after a while ("unexpected
+# fault address" in mapiterinit); 1.0.2 supports Go's newer map layout.
 REFLECT2 = "github.com/modern-go/reflect2"
-# Even with --container-runtime=remote kubelet looks for Docker first, five times with a second between.
+# Even with --container-runtime=remote, kubelet first tries Docker five times, one second apart.
 CADVISOR_DOCKER = "github.com/google/cadvisor/container/docker/factory.go"
 
-# Command that shows the package is there -> Debian package.
+# Command that shows the package is installed -> Debian package.
 RUNTIME_PACKAGES = {
     "etcd": "etcd-server",
     "containerd": "containerd",
@@ -41,7 +41,7 @@ RUNTIME_PACKAGES = {
     "buildah": "buildah",
 }
 MONITORING_PACKAGES = {"prometheus": "prometheus"}
-# npm comes along with a Node.js that is not Debian's.
+# A Node.js that is not Debian's includes npm.
 PAGE_PACKAGES = {"node": "nodejs", "npm": "npm"}
 BUILD_PACKAGES = {
     "go": "golang-go",
@@ -54,7 +54,7 @@ BUILD_PACKAGES = {
 
 
 class Suitable(NamedTuple):
-    """How a program is asked for its version, which are suitable, and why no others."""
+    """How to get a program's version, which versions are suitable, and why."""
 
     question: tuple[str, ...]
     first: tuple[int, int]
@@ -62,7 +62,7 @@ class Suitable(NamedTuple):
     why: str
 
 
-# Of what may be there already, from elsewhere than Debian.
+# For programs that may be installed from outside Debian.
 SUITABLE = {
     "containerd": Suitable(
         ("--version",), (1, 3), (2, 0), f"Kubernetes {KUBERNETES} speaks with containerd 1.3 to 1.7 (CRI v1alpha2)"
@@ -75,11 +75,11 @@ BASE_IMAGE = "localhost/memtune-base:1"
 # Options of mmdebstrap.
 BASE_IMAGE_OPTIONS = (
     "--variant=minbase",
-    # usr-is-merged stands in for usrmerge, which brings all of Perl along.
+    # usr-is-merged replaces usrmerge, which depends on Perl.
     "--include=python3,python3-venv,ca-certificates,usr-is-merged",
     "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-    # What only a person at a terminal would read: 50 MB.
+    # Documentation and locales: 50 MB.
     *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")),
-    # What the machine that makes it is called, and where it finds packages.
+    # The build machine's host name and package sources.
     '--customize-hook=rm "$1"/etc/hostname "$1"/etc/resolv.conf "$1"/etc/apt/sources.list.d/*',
 )

@@ -1,6 +1,6 @@
-"""The provisioner of volumes: each claim of the default storage class gets a directory of this machine.
+"""The volume provisioner: each claim of the default storage class gets a directory of this machine.
 
-Every node sees the directory at the same path, and any user may write to it. It is removed when its claim is gone.
+Every node sees it at the same path, and any user may write to it. It is removed with its claim.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ def make_class(api: Client) -> None:
     try:
         api.request("POST", _CLASSES, body)
     except ApiError as error:
-        if error.code != 409:  # from before this part was started anew
+        if error.code != 409:  # exists from before a restart of this part
             raise
 
 
 def provision(api: Client) -> None:
-    """Make the volume of every claim that has none, and remove those whose claims are gone.
+    """Create a volume for every claim without one, and remove volumes whose claims are gone.
 
-    The claims are listed first: a volume that is listed without its claim has outlived it. A claim that a pod still
-    uses is not gone, since Kubernetes keeps it until the pod has ended. What fails for one blocks no other, and is
-    raised at the end.
+    Claims are listed first, so a listed volume without a claim has outlived it. A claim in use by a pod still exists,
+    since Kubernetes keeps it until the pod ends. A failure does not block other claims and is raised at the end.
     """
     claims = {_name(claim): claim for claim in _of_class(api, _CLAIMS)}
     there = {volume["metadata"]["name"] for volume in _of_class(api, _VOLUMES)}
@@ -73,7 +72,7 @@ def provision(api: Client) -> None:
 def _make(api: Client, name: str, claim: dict[str, Any]) -> None:
     directory = VOLUMES / name
     directory.mkdir(parents=True, exist_ok=True)
-    # Kubelet changes neither the owner nor the mode of a hostPath, and pods run as any user.
+    # Kubelet does not change owner or mode of a hostPath, and pods run as any user.
     directory.chmod(0o777)
     api.request("POST", _VOLUMES, _volume(name, claim))
     print(f"{name}: made for {claim['metadata']['namespace']}/{claim['metadata']['name']}", flush=True)
@@ -86,7 +85,7 @@ def _remove(api: Client, name: str) -> None:
         api.request("DELETE", f"{_VOLUMES}/{name}")
         print(f"{name}: removed, its claim is gone", flush=True)
     except ApiError as error:
-        if error.code != 404:  # listed while it was being deleted
+        if error.code != 404:  # was being deleted when listed
             raise
 
 
@@ -102,7 +101,7 @@ def _name(claim: dict[str, Any]) -> str:
 def _volume(name: str, claim: dict[str, Any]) -> dict[str, Any]:
     metadata, spec = claim["metadata"], claim["spec"]
     return {
-        # Without the annotation the controller manager would delete the directory itself, which it does only in /tmp.
+        # Without the annotation the controller manager would try to delete the directory, which it only does in /tmp.
         "metadata": {"name": name, "annotations": {"pv.kubernetes.io/provisioned-by": _PROVISIONER}},
         "spec": {
             "storageClassName": STORAGE_CLASS,

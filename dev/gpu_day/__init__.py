@@ -1,4 +1,4 @@
-"""A day with a GPU: what is prepared before it, three commands on the machine that has it, what is made of the results.
+"""The GPU day: preparation, three commands to run on a machine with a GPU, and collection of the results.
 
-Needs the standard library alone, so that it starts on a bare Python.
+Uses only the standard library, so that it starts with a bare Python.
 """

@@ -1,4 +1,4 @@
-"""After the day: the page of the pairs, the page of all else, and the fixtures, from what the commands have left."""
+"""Collects the results of a GPU day: writes the accuracy pages and the memory snapshot fixtures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PAIRS, _FIXTURES = "pairs.jsonl", "fixtures.zip"
 
 
 def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
-    """Write gpu-day.md, gpu-truth.md and snapshots, as far as what they are made of is there.
+    """Write gpu-day.md, gpu-truth.md and snapshots, as far as their inputs exist.
 
-    1 where nothing is, or something that is there cannot be read.
+    Return 1 if there is no input or some input is unreadable.
     """
     files = {name: folder / f"{name}.json" for name in COMMANDS}
     if not any(file.exists() for file in files.values()):
@@ -46,7 +46,7 @@ def _say(sentence: str) -> None:
 
 
 def _runs(file: Path) -> list[dict[str, Any]] | None:
-    """The runs of a command, none where it was not run; None, and a sentence, where they cannot be read."""
+    """The runs of a command, empty if it was not run; if unreadable, print a message and return None."""
     if not file.exists():
         _say(f"{file} is missing: command {file.stem} was not run")
         return []
@@ -64,9 +64,9 @@ def _write_pairs(folder: Path, page: Path, models: Sequence[str]) -> bool:
         _say(f"{folder / _PAIRS} is missing: no pair was measured, and {page.name} is not written")
         return True
     chosen = [word for each in models for word in ("--model", each)]
-    # The page names the command that made it, which is no path of this machine.
+    # The page names the command that made it, without paths of this machine.
     words = [development_python(), "bench/gpu_truth.py", "--folder", os.path.relpath(folder, ROOT), *chosen]
-    # Without a GPU it measures nothing and prints the page of what is there.
+    # Without a GPU it only prints the page of existing results.
     hidden = {**variables(), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(words, cwd=ROOT, env=hidden, check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
 
 
 def _beforehand(models: Sequence[str]) -> Iterator[str]:
-    """Whether what is scored is what was predicted before anything was measured."""
+    """Check that the scored predictions are those made before the measurements."""
     path = ROOT / PREDICTIONS
     if not path.exists():
         yield "Nothing was predicted beforehand: `dev/gpu-day prepare` was not run in this checkout."

@@ -1,7 +1,7 @@
-"""The three commands for the machine with the GPU, each the most telling parts first, each within its time.
+"""The three commands for the machine with the GPU; each runs its most informative parts first, within a time limit.
 
-Whatever happens, what was found so far is in three kinds of files: ``N.json`` with the outcome of every part, ``N.log``
-with what it printed, and the two of bench/gpu_results.py.
+Results so far are always in three kinds of files: ``N.json`` with the outcome of every part, ``N.log`` with its output,
+and the two of bench/gpu_results.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dev.gpu_day.places import PYTHONS, ROOT, SITE, WHEELS, variables
 from dev.gpu_day.wheels import unpack
 
 _KEPT_SECONDS = 30.0
-# With whatever pytest is there: our own options are for the locked one.
+# With the machine's pytest: our options are for the locked version.
 _PYTEST = (
     "-m",
     "pytest",
@@ -36,8 +36,8 @@ _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{re
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 
 _MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 90, tells=True)
-# An emulated GPU computes nothing. Left out there are losses; MemTune's engine, which adds up on the GPU what its ranks
-# tell each other; and DeepSpeed, whose check for an overflow reads the GPU. A part that has nothing left is collected.
+# An emulated GPU computes nothing. Excluded there: losses; MemTune's engine, which sums the ranks' messages on the GPU;
+# and DeepSpeed, whose overflow check reads the GPU. A part without remaining tests is only collected.
 _COLLECT = (COLLECT_ONLY,)
 _NO_LOSSES = ("-k", "not goes_on_with_the_same_loss")
 _NO_ENGINE = ("-k", "script_follows and not sdk and (ddp or fsdp2)")
@@ -63,9 +63,9 @@ COMMANDS = {
 
 
 def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) -> int:
-    """Run the parts of a command until its time is up; 1 where one did not end well or did not begin.
+    """Run the parts of a command within its time; return 1 if one failed or did not start.
 
-    Without a GPU, or with a Python that cannot use one, nothing is begun, and the code is 2.
+    Return 2, without running anything, if there is no GPU or this Python cannot use it.
     """
     if lacking := _lacking():
         print(f"gpu-day: {lacking}; name the Python that has it, as in PYTHON dev/gpu-day {name}", file=sys.stderr)
@@ -74,7 +74,7 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
     results = results.absolute()
     try:
         results.mkdir(parents=True, exist_ok=True)
-        (results / f"{name}.log").touch()  # the directory may be there, and nobody may write in it
+        (results / f"{name}.log").touch()  # fails early if the directory is not writable
     except OSError as error:
         print(f"gpu-day: results cannot be written: {error}; name another directory by --results", file=sys.stderr)
         return 2
@@ -92,7 +92,7 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
 
 
 def _lacking() -> str | None:
-    """What this Python lacks for any part at all, in words."""
+    """What this Python lacks to run any part, in words."""
     own = f"Python {platform.python_version()} at {sys.executable}"
     if f"{sys.version_info[0]}.{sys.version_info[1]}" not in PYTHONS:
         return f"a GPU day needs Python {PYTHONS[0]} to {PYTHONS[-1]} with a CUDA build of torch, and this is {own}"
@@ -100,11 +100,11 @@ def _lacking() -> str | None:
 
 
 def _limit(parts: Sequence[Part], left: float, is_first: bool) -> float:
-    """How long the first of these may take, of the seconds that are left.
+    """The time limit of the first of these parts, given the seconds left.
 
-    Limits are for what hangs: all of them together are more than a command has. Where time is short each part has its
-    share of it, so that one that hangs leaves time for those behind it. The most telling part of a command, its first,
-    is not cut short for that as long as every other one keeps enough to say something.
+    Limits are for parts that hang, and together exceed a command's time. When time is short, each part gets a share, so
+    that a hanging one leaves time for the rest. The first and most informative part keeps its limit as long as every
+    other one has enough time for a result.
     """
     part, *others = parts
     share = part.seconds * min(1.0, left / sum(each.seconds for each in parts))

@@ -1,4 +1,4 @@
-"""What the memory model takes for constant, measured in a process that does nothing else; prints one line of JSON."""
+"""Measures the constants of the memory model in a dedicated process; prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def measured() -> dict[str, object]:
 
 
 def _outside_bytes() -> int:
-    """What the driver counts and the caching allocator does not."""
+    """The bytes that the driver counts outside the caching allocator."""
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
 
 def _workspaces() -> tuple[int, int]:
-    """What cuBLAS's handles keep of the allocator: the main thread has one, and autograd's thread another."""
+    """The cuBLAS workspaces in the allocator: one of the main thread and one of the autograd thread."""
     weight = torch.zeros(_WIDTH, _WIDTH, device="cuda", dtype=torch.float16, requires_grad=True)
     size = weight.untyped_storage().nbytes()
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""What this machine is, as one line of JSON after what nvidia-smi says; ends with 2 and a sentence without a GPU."""
+"""Prints nvidia-smi's output and a line of JSON about the machine; exits with 2 and a message without a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ASKED = ("driver_version", "memory.used", "mig.mode.current")
 
 
 def machine() -> dict[str, object]:
-    """Looked at from outside first: CUDA's context of this process is memory that would count as somebody else's."""
+    """Describe the machine. Queries nvidia-smi first, since this process's CUDA context would count as foreign
+    memory."""
     told = _nvidia_smi()
     import torch
 
@@ -39,7 +40,7 @@ def machine() -> dict[str, object]:
 
 
 def _nvidia_smi() -> dict[str, str]:
-    """What nvidia-smi says of the first GPU; "unknown" where it says nothing in time."""
+    """The first GPU as reported by nvidia-smi; "unknown" after a timeout."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
     values = ["unknown"] * len(_ASKED)
     with suppress(OSError, subprocess.SubprocessError):
@@ -56,7 +57,7 @@ def _version(package: str) -> str:
 
 
 def main() -> int:
-    """Print all of it; 2 where nothing can be measured."""
+    """Print everything; return 2 if nothing can be measured."""
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(["nvidia-smi"], check=False, timeout=_SMI_SECONDS)
     from memtune_runner.rank.preflight import no_gpu

@@ -15,7 +15,7 @@ _SECONDS = 540.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do one part of the day; the exit code is 1 where something of it failed."""
+    """Run one step of the GPU day; return 1 if something failed."""
     options = _parser().parse_args(arguments)
     if options.what == "prepare":
         return prepare.prepare(options.python or PYTHONS, options.gpu, options.model)

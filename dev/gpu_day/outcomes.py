@@ -1,4 +1,4 @@
-"""One part of a command: a process, how it ended, and what is kept of it in ``N.json``, whatever is there already."""
+"""Runs one part of a command as a process and records its outcome in ``N.json``, after earlier ones."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 from dev.gpu_day.places import ROOT
 
-# A part that has less is not begun. The benchmark ends by itself so long before its process is ended.
+# A part with less time left is not started. The benchmark stops this long before its time limit.
 _LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0
 WELL, _NO_TEST = "ended well", "ran no test"
-_NO_GPU = "failed with 2"  # of machine.py alone
-_NOTHING_COLLECTED = 5  # as pytest ends
+_NO_GPU = "failed with 2"  # only machine.py
+_NOTHING_COLLECTED = 5  # pytest's exit code
 COLLECT_ONLY = "--collect-only"
 
 
 class Part(NamedTuple):
-    """One process: its words for Python, how long it may take at most, and what it has instead where it is rehearsed.
+    """One process: its Python arguments, time limit, and arguments for a rehearsal.
 
-    Where it ``tells``, its last line of JSON is kept with its outcome.
+    If it ``tells``, its last line of JSON is stored with its outcome.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class Run:
-    """One run of a command; its outcomes are written down after each part, behind those of earlier runs."""
+    """One run of a command; outcomes are written after each part, after those of earlier runs."""
 
     def __init__(self, name: str, results: Path, environment: Mapping[str, str], is_rehearsal: bool) -> None:
         self.outcomes: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ class Run:
         self._earlier: list[dict[str, Any]] = []
 
     def begin(self, machine: Part, limit: float) -> bool:
-        """Ask what this machine is; False, and a sentence, where it has no GPU. No answer in time stops nothing."""
+        """Query the machine; print a message and return False if it has no GPU. A timeout is not an error."""
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
             found = self._outcome(machine, log, limit)
@@ -64,7 +64,7 @@ class Run:
         return False
 
     def add(self, part: Part, left: float, limit: float) -> None:
-        """Run one part, unless there is no time left for it."""
+        """Run one part, if there is time left for it."""
         if left < _LEAST_SECONDS:
             self._keep({"name": part.name, "outcome": "no time was left"})
         else:
@@ -79,7 +79,7 @@ class Run:
         return self._results / f"{self._name}.json"
 
     def _runs(self) -> list[dict[str, Any]]:
-        """Those that are in the file. What cannot be read there is kept in the log."""
+        """The runs in the file. Unreadable content is kept in the log."""
         try:
             text = self._file.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -95,17 +95,17 @@ class Run:
     def _keep(self, outcome: dict[str, Any]) -> None:
         self.outcomes.append(outcome)
         runs = [*self._earlier, {"rehearsal": self._is_rehearsal, "parts": self.outcomes}]
-        # The machine may be taken away at any moment: the file is there whole, as it was or as it is.
+        # Written atomically, since the machine may disappear at any moment.
         new = self._file.with_suffix(".new")
         new.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
         new.replace(self._file)
         print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}", flush=True)
 
     def _stand_apart(self, machine: Mapping[str, Any]) -> None:
-        """What was measured on another GPU stays as it is: this one's results are in a directory within."""
+        """Keep results of another GPU unchanged: this one's go to a subdirectory."""
         pairs = self._results / "pairs.jsonl"
         first: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # not there, or cut off as it was written
+        with suppress(OSError, ValueError):  # missing or truncated
             first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0])
         product = machine.get("product", first.get("product"))
         if first.get("product", product) != product:
@@ -133,9 +133,9 @@ class Run:
 
 
 def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limit: float) -> int | None:
-    """The exit code of a process, or None if it had to be ended, with whatever it has started.
+    """Run a process; return its exit code, or None if it and its children were killed after the limit.
 
-    It is interrupted first, so that pytest can still end with its summary.
+    It is interrupted first, so that pytest can print its summary.
     """
     process = subprocess.Popen(
         words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
@@ -155,7 +155,7 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
 
 
 def _tests(lines: Sequence[str]) -> dict[str, int]:
-    """How many passed and how many were skipped, as pytest's last line says."""
+    """The numbers of passed and skipped tests in pytest's last line."""
     summary = next((line for line in reversed(lines) if re.match(r"=+ .* in [\d.]+s", line)), "")
     counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|skipped)\b", summary)}
     return {word: counts.get(word, 0) for word in ("passed", "skipped")}
@@ -163,7 +163,7 @@ def _tests(lines: Sequence[str]) -> dict[str, int]:
 
 def _told(lines: Iterable[str]) -> dict[str, Any] | None:
     for line in reversed(list(lines)):
-        with suppress(ValueError):  # one that was cut off
+        with suppress(ValueError):  # truncated
             if line.startswith("{"):
                 return dict(json.loads(line))
     return None

@@ -1,4 +1,4 @@
-"""Where things are, seen from the checkout, and the variables with which its Python finds them."""
+"""Paths in the checkout, and the environment variables with which Python finds the packages."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ PREPARED = Path("build/gpu-day")
 RESULTS = PREPARED / "results"
 MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # that MemTune works with, and wheels are brought along for
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # supported by MemTune; wheels are prepared for these
 _PACKAGES = ("core", "operator", "runner", "cli", "bench")
 
 
 def development_python() -> str:
-    """The Python of `make env`, whichever has started this one."""
+    """The Python of `make env`, even if another one runs this."""
     own = ROOT / ".venv" / "bin" / "python"
     return str(own) if own.exists() else sys.executable
 
 
 def variables(site: Path = ROOT / SITE) -> dict[str, str]:
-    """The environment of a Python that has our packages, and behind them what was brought along."""
+    """The environment for a Python with MemTune's packages first and the prepared wheels after them."""
     own = [*(str(ROOT / each) for each in _PACKAGES), str(site)]
     path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # Whatever plugins of pytest are there, they were not tried with our tests.
+    # Disable installed pytest plugins, which were not tested with these tests.
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -1,4 +1,4 @@
-"""Before the day: wheels of what a bare Python with torch lacks, and predictions, made before anything is measured."""
+"""Prepares a GPU day: collects wheels that a bare Python with torch lacks, and records predictions before measuring."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dev.gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, development_python, variables
 
-# What tests/gpu, the benchmark and `memtune run` import beside torch, transformers and accelerate and what comes with
-# these, and what that imports.
+# The imports of tests/gpu, the benchmark and `memtune run`, with dependencies, beyond torch, transformers, accelerate
+# and their dependencies.
 _PURE = (
     "deepspeed hjson py-cpuinfo einops tqdm packaging pydantic annotated-types typing-inspection typing-extensions "
     "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy prometheus-client"
@@ -40,7 +40,7 @@ print(json.dumps({str(pair): {way: predict(pair).device for way, predict in both
 
 
 def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
-    """Fill build/gpu-day, and see whether it and the checkout can travel."""
+    """Fill build/gpu-day, and check that it and the checkout can be copied."""
     try:
         made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
     except ValueError as error:
@@ -60,7 +60,7 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
 
 
 def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """What this checkout predicts of every pair, by formulas and by traces; ValueError if the GPU is unknown."""
+    """The predictions for every pair, by formulas and by traces; ValueError if the GPU is unknown."""
     done = subprocess.run(
         [development_python(), "-c", _PREDICT, gpu, *models],
         cwd=ROOT,
@@ -76,7 +76,7 @@ def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[flo
 
 def _fetch(pythons: Sequence[str]) -> None:
     pip = [development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    # DeepSpeed has no wheel. Without its compiled operators it is a pure one, as `make env` installs it.
+    # DeepSpeed publishes no wheel. Without compiled operators it is pure Python, as `make env` installs it.
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
     subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)
     fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
@@ -90,7 +90,7 @@ def _fetch(pythons: Sequence[str]) -> None:
 
 
 def _pinned(name: str) -> str:
-    """A package in the version of tools/dev.lock."""
+    """The requirement of a package as pinned in tools/dev.lock."""
     lock = (ROOT / "tools" / "dev.lock").read_text(encoding="utf-8")
     found = re.search(rf"^({re.escape(name)}==\S+)", lock, re.MULTILINE)
     if found is None:

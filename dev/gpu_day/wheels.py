@@ -1,4 +1,4 @@
-"""The wheels that were brought along: which of them this Python needs, unpacked without pip, which may not be there."""
+"""Unpacks the prepared wheels that this Python needs, without pip, which may be missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dev.gpu_day.places import PREPARED, PYTHONS
 
 
 class Wheel(NamedTuple):
-    """A wheel, by the parts of its file's name."""
+    """The parts of a wheel's file name."""
 
     path: Path
     name: str
@@ -27,14 +27,14 @@ class Wheel(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Wheel:
-        """NAME-VERSION-PYTHONS-ABIS-PLATFORMS.whl"""
+        """Parse NAME-VERSION-PYTHONS-ABIS-PLATFORMS.whl."""
         name, version, *_, pythons, abis, platforms = path.stem.split("-")
         return cls(
             path, name, version, frozenset(pythons.split(".")), frozenset(abis.split(".")), tuple(platforms.split("."))
         )
 
     def suits(self, python: tuple[int, int], machine: str) -> bool:
-        """Whether a CPython of this version imports it on this machine."""
+        """Whether it works with this CPython version and machine."""
         if not any(each == "any" or each.endswith(f"_{machine}") for each in self.platforms):
             return False
         if "abi3" in self.abis:
@@ -44,7 +44,7 @@ class Wheel(NamedTuple):
 
 
 def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
-    """Unpack what this Python lacks or has an older release of: where to, and a sentence for each that is missing."""
+    """Unpack packages that this Python lacks or has older; return the directory and a message per missing one."""
     chosen: list[Wheel] = []
     brought = sorted(wheels.glob("*.whl"))
     refused: list[str] = []
@@ -72,7 +72,7 @@ def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
     try:
         site.mkdir(parents=True, exist_ok=True)
         _extract(chosen, site)
-    except OSError:  # a checkout that cannot be written to
+    except OSError:  # read-only checkout
         site = Path(tempfile.mkdtemp(prefix="gpu-day-"))
         _extract(chosen, site)
     return site, refused

@@ -1,1 +1,1 @@
-"""The operator of MemTune: it observes jobs, lets the core decide, and acts."""
+"""The MemTune operator: watches jobs, asks the core for a decision and carries it out."""

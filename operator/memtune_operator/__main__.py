@@ -1,4 +1,4 @@
-"""`python -m memtune_operator`: the operator, told by its environment."""
+"""Entry point of `python -m memtune_operator`: the operator, configured by environment variables."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from memtune_operator.settings import SettingsError, read_settings
 
 
 def main() -> int:
-    """Run until told to stop; 2 if a setting does not hold."""
+    """Run until stopped; return 2 if a setting is invalid."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    # It has a line for every event of every job.
+    # kopf logs a line for every event of every job.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     try:
         settings = read_settings(os.environ)

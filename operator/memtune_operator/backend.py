@@ -1,4 +1,4 @@
-"""Where jobs and their runs are: a cluster, or this machine. The reconciler knows no more of it than this protocol."""
+"""The backend protocol: how the reconciler reads jobs and acts on them, in a cluster or on this machine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from memtune.wire.run import Run, TraceRun
 
 
 class Key(NamedTuple):
-    """Which job."""
+    """The namespace and name of a job."""
 
     namespace: str
     name: str
 
     @classmethod
     def of(cls, job: Job) -> Key:
-        """The key of a job that could be read."""
+        """The key of a parsed job."""
         return cls(job.metadata.namespace, job.metadata.name)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One job as it was at one moment. ``manifest`` is the object as read; ``job`` is None if it is none, or cannot be
-    looked after; ``problem`` then says why."""
+    """One job at one moment. ``manifest`` is the object as read; ``job`` is None if the object is invalid or may not be
+    managed, and ``problem`` then says why."""
 
     manifest: dict[str, Any]
     observed: Observed
@@ -37,13 +37,13 @@ class Snapshot:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The status as read, whatever it holds."""
+        """The status as read, unchecked."""
         status = self.manifest.get("status")
         return status if isinstance(status, dict) else {}
 
     @property
     def is_out_of_sight(self) -> bool:
-        """Whether the operator may not see what belongs to the job, whatever the job says."""
+        """Whether the operator lacks the right to see the objects of the job."""
         return self.problem is not None and self.problem.reason == reasons.REFUSED
 
     @property
@@ -53,34 +53,35 @@ class Snapshot:
 
 
 class Backend(Protocol):
-    """What the reconciler asks for. Each method may raise RefusalError; what was done until then stays done."""
+    """What the reconciler needs. Each method may raise RefusalError; actions that were done before it stay done."""
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
-        """The job and all that belongs to it; None if it is gone, or about to be."""
+        """Return the job and all that belongs to it; None if it is gone or being deleted."""
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
-        """Write the status, if nobody wrote since the snapshot."""
+        """Write the status, if the object has not changed since the snapshot."""
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
-        """Make whatever of these runs is not there. A refusal is not raised but kept for the next snapshot; the answer
-        is whether there is a new one."""
+        """Create the missing objects of these runs. A refusal is not raised but kept for the next snapshot; return
+        whether there is a new one."""
 
     async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
-        """Keep the trace of the job's factory for the job, and for others that would come to the same; whether it is
-        kept now."""
+        """Cache the trace of the job's factory for this job and for later jobs with the same factory; return whether it
+        is cached."""
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
-        """Keep what the job measured outside of the allocator for later ones on the same GPU; whether it is worth
-        looking again."""
+        """Cache the memory that the job measured outside the allocator, for later jobs on the same GPU; return whether
+        to retry on a later reconcile."""
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
-        """Keep what the job's probes measured for later ones that ask the same; whether it is worth looking again."""
+        """Cache what the job's probes measured, for later jobs with the same subject; return whether to retry on a
+        later reconcile."""
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
-        """Delete these objects, each only if it is still the one that was seen."""
+        """Delete these objects, each only if its uid is still the one that was observed."""
 
     async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
-        """Tell what happened. Nothing depends on whether it is heard."""
+        """Publish events. Nothing depends on their delivery."""
 
     async def delete_job(self, snapshot: Snapshot) -> None:
         """Delete the job itself."""

@@ -1,4 +1,4 @@
-"""The operator's life: kopf tells of jobs, the Lease says who works, and everything ends together."""
+"""The kopf application: event handlers, leader election and the startup and shutdown of the operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("memtune")
 
 
 async def run(settings: Settings) -> None:
-    """Work until told to stop; under a Lease, only while it is held."""
+    """Run until stopped; with leader election, only while the Lease is held."""
     counters = metrics.Metrics(time.time())
     counters.serve(settings.metrics_port)
     async with connect(counters.request) as cluster:
@@ -34,7 +34,7 @@ async def run(settings: Settings) -> None:
             return
         if await lead(cluster, settings, lambda: _work(cluster, settings, counters)):
             return
-        # Another may work from now on. Whatever this process still has under way must not go on beside it.
+        # Another replica may lead from now on, so nothing that this process has in progress may continue.
         _log.error("the lease %s/%s is lost; this process ends", settings.lease_namespace, settings.lease_name)
         os._exit(1)
 
@@ -53,7 +53,7 @@ async def _work(cluster: Client, settings: Settings, counters: metrics.Metrics) 
     try:
         done, _ = await asyncio.wait({operator, watches}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            # When kopf is told to stop, it cancels all that runs beside it.
+            # On shutdown kopf cancels every other task.
             if not task.cancelled():
                 task.result()
     finally:
@@ -63,9 +63,9 @@ async def _work(cluster: Client, settings: Settings, counters: metrics.Metrics) 
 
 async def _listen(registry: kopf.OperatorRegistry, settings: Settings) -> None:
     options = kopf.OperatorSettings()
-    # Log lines are not events; what a job has to tell is told by decisions.
+    # Log lines are not posted as events: events come from decisions.
     options.posting.enabled = False
-    # Looking out for new namespaces and kinds takes rights on the whole cluster.
+    # Scanning for new namespaces and kinds needs cluster-wide permissions.
     options.scanning.disabled = bool(settings.namespaces)
     await kopf.operator(
         registry=registry,
@@ -73,14 +73,15 @@ async def _listen(registry: kopf.OperatorRegistry, settings: Settings) -> None:
         namespaces=settings.namespaces,
         clusterwide=not settings.namespaces,
         standalone=True,
-        # Else it asks for the user's name, and in the image the user has none.
-        identity=settings.identity,  # type: ignore[arg-type]  # kopf has a type of its own for it, and keeps it to itself
+        # Otherwise kopf looks up the user's name, and the user in the image has none.
+        identity=settings.identity,  # type: ignore[arg-type]  # kopf's type for it is private
         liveness_endpoint=f"http://0.0.0.0:{settings.liveness_port}/healthz",
     )
 
 
 def _registry(reconciler: Reconciler, stop: Callable[[], Awaitable[None]]) -> kopf.OperatorRegistry:
-    """What kopf calls. An event handler alone puts neither a finalizer nor an annotation on a job."""
+    """The handlers that kopf calls. Only an event handler, because it adds neither a finalizer nor annotations to a
+    job."""
     registry = kopf.OperatorRegistry()
     for login in (kopf.login_with_service_account, kopf.login_with_kubeconfig):
         kopf.on.login(registry=registry, errors=kopf.ErrorsMode.IGNORED)(login)
@@ -91,7 +92,7 @@ def _registry(reconciler: Reconciler, stop: Callable[[], Awaitable[None]]) -> ko
 
     @kopf.on.cleanup(registry=registry)
     async def stopping(**_: Any) -> None:
-        # Whatever else runs when kopf ends, it waits 5 s for.
+        # kopf waits 5 s for any other task when it ends.
         await stop()
 
     return registry

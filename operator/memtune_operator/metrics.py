@@ -1,7 +1,7 @@
-"""The operator's metrics: what jobs came to, what they cost, and how the operator itself is doing.
+"""Prometheus metrics of the operator: outcomes and cost of jobs, and the health of the operator itself.
 
-Gauges are read off the newest status of each job and go with the job. Counters count what a status has that the one
-before it had not: only the operator writes a status, so nothing is missed while it is away.
+Gauges are read from the newest status of each job and removed with the job. Counters count what is new in a status
+compared with the one before: only the operator writes statuses, so nothing is missed across restarts.
 """
 
 from __future__ import annotations
@@ -32,79 +32,82 @@ class _Seen(NamedTuple):
 
 
 class Metrics:
-    """Implements the reconciler's Watcher."""
+    """The metrics registry; implements the reconciler's Watcher."""
 
     def __init__(self, started_at: float = 0.0) -> None:
         self.registry = registry = CollectorRegistry()
         self._jobs: dict[Key, _Seen] = {}
         registry.register(_Jobs(self._jobs))
-        self._probes = Counter("memtune_probes", "Probe runs that ended.", (*_JOB, "outcome"), registry=registry)
+        self._probes = Counter("memtune_probes", "Finished probe runs.", (*_JOB, "outcome"), registry=registry)
         self._oom_retries = Counter(
-            "memtune_oom_retries", "Relaunches after an out-of-memory.", (*_JOB, "rung"), registry=registry
+            "memtune_oom_retries",
+            "Relaunches after running out of memory, by rung.",
+            (*_JOB, "rung"),
+            registry=registry,
         )
         self._probe_gpu_seconds = Counter(
-            "memtune_probe_gpu_seconds", "GPU-seconds of probe runs that ended.", _JOB, registry=registry
+            "memtune_probe_gpu_seconds", "GPU-seconds of finished probe runs.", _JOB, registry=registry
         )
         self._error = Histogram(
             "memtune_prediction_error_ratio",
-            "Measured over predicted device memory, less 1, of runs that succeeded and had the longest sequences.",
+            "Measured over predicted device memory, minus 1, of successful runs that had the longest sequences.",
             _JOB,
             registry=registry,
             buckets=_RATIOS,
         )
         self._seconds = Histogram(
-            "memtune_reconcile_seconds", "Time of one look at a job.", registry=registry, buckets=_SECONDS
+            "memtune_reconcile_seconds", "Duration of a reconciliation.", registry=registry, buckets=_SECONDS
         )
-        self._errors = Counter(
-            "memtune_reconcile_errors", "Looks at a job that were broken off.", _JOB, registry=registry
-        )
-        self._pending = Gauge("memtune_wakeups_pending", "Jobs waiting to be looked at.", registry=registry)
+        self._errors = Counter("memtune_reconcile_errors", "Failed reconciliations.", _JOB, registry=registry)
+        self._pending = Gauge("memtune_wakeups_pending", "Jobs waiting to be reconciled.", registry=registry)
         self._leader = Gauge(
             "memtune_operator_leader",
-            "1 once this process looks at jobs, 0 while it waits for the Lease.",
+            "1 if this process reconciles jobs, 0 while it waits for the Lease.",
             registry=registry,
         )
         started = Gauge(
-            "memtune_operator_start_time_seconds", "When this process began, in seconds since 1970.", registry=registry
+            "memtune_operator_start_time_seconds",
+            "Start time of this process, in seconds since the epoch.",
+            registry=registry,
         )
         started.set(started_at)
         self._requests = Counter(
             "memtune_api_requests",
-            "Requests to the API server; code 0 had no answer.",
+            "Requests to the API server; code 0 means no response.",
             ("verb", "code"),
             registry=registry,
         )
 
     def serve(self, port: int) -> None:
-        """Answer Prometheus from now on, in a thread of its own."""
+        """Serve the metrics in a thread."""
         start_http_server(port, registry=self.registry)
 
     def leads(self, pending: Callable[[], int]) -> None:
-        """This process looks at jobs from now on; whom to ask how many wait for it."""
+        """Mark this process as the leader; ``pending`` returns the number of waiting jobs."""
         self._leader.set(1)
         self._pending.set_function(pending)
 
     def request(self, verb: str, code: int) -> None:
-        """The API server answered, or did not."""
+        """Count a request to the API server."""
         self._requests.labels(verb, str(code)).inc()
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
-        """Count what is new in the status since the job was found, and show the job as it is now."""
+        """Count what is new in the status and update the job's gauges."""
         self._seconds.observe(seconds)
         if (job := after.job) is None:
             return
-        # An older CRD may have kept less of the status than was written.
+        # An older CRD may have pruned fields of the status.
         key, status = Key(job.metadata.namespace, job.metadata.name), read_status(after.status)
         self._jobs[key] = _Seen(job, status)
         if before.manifest["metadata"].get("uid") == job.metadata.uid:
             self._count(key, read_status(before.status), status)
 
     def failed(self, key: Key) -> None:
-        """A turn broke off."""
+        """Count a failed reconciliation."""
         self._errors.labels(*key).inc()
 
     def gone(self, key: Key) -> None:
-        """Take back every series of the job."""
+        """Remove every series of the job."""
         self._jobs.pop(key, None)
         for metric in (self._probes, self._oom_retries, self._probe_gpu_seconds, self._error, self._errors):
             metric.remove_by_labels(dict(zip(_JOB, key, strict=True)))
@@ -112,7 +115,7 @@ class Metrics:
     def _count(self, key: Key, before: Status, after: Status) -> None:
         probes = list(_newly_ended(before.probes, after.own_probes))
         for run in probes:
-            # One that the operator stopped has no verdict, and took its time all the same.
+            # A run that the operator stopped has no verdict but used GPU time.
             self._probes.labels(*key, run.verdict or "stopped").inc()
             self._probe_gpu_seconds.labels(*key).inc(run.gpu_seconds)
         for run in (*probes, *_newly_ended(before.attempts, after.attempts)):
@@ -130,7 +133,7 @@ def _newly_ended(before: Iterable[RunStatus], after: Iterable[RunStatus]) -> Ite
 
 
 def _error_ratio(run: RunStatus) -> float | None:
-    # What broke off, by lack of memory or otherwise, never showed what it would have taken.
+    # A run that failed never reached its full memory use.
     is_whole = ended_as(run, Verdict.SUCCEEDED) and run.length_covered is not False
     if not (is_whole and run.peak_bytes and run.predicted_bytes):
         return None
@@ -138,14 +141,14 @@ def _error_ratio(run: RunStatus) -> float | None:
 
 
 class _Jobs(Collector):
-    """What can be read off the jobs as they are now."""
+    """The gauges that are read from the jobs' current statuses."""
 
     def __init__(self, jobs: Mapping[Key, _Seen]) -> None:
         self._jobs = jobs
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families, made anew for each scrape."""
-        jobs = dict(self._jobs)  # a scrape has a thread of its own, and jobs come and go meanwhile
+        """Build the metric families for a scrape."""
+        jobs = dict(self._jobs)  # scrapes run in another thread while jobs come and go
         phases = Tally(seen.status.phase for seen in jobs.values())
         counts = (((phase,), phases[phase]) for phase in get_args(Phase))
         yield _family("memtune_jobs", "Jobs by phase.", ("phase",), counts)
@@ -206,17 +209,17 @@ def _newest_peak(runs: Iterable[RunStatus]) -> _Samples:
 
 
 _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ...] = (
-    ("memtune_job_oom_retries", "Relaunches of the job after an out-of-memory.", (), _oom_retries),
-    ("memtune_job_continues", "1 if the newest train run began from a checkpoint, 0 if not.", (), _continues),
-    ("memtune_probe_budget_used_ratio", "Share of its GPU-seconds that the job's probes took.", (), _budget_used),
+    ("memtune_job_oom_retries", "Relaunches of the job after running out of memory.", (), _oom_retries),
+    ("memtune_job_continues", "1 if the newest train run resumed from a checkpoint, else 0.", (), _continues),
+    ("memtune_probe_budget_used_ratio", "Used share of the job's GPU-seconds for probes.", (), _budget_used),
     (
         "memtune_probe_budget_spent",
-        "1 if the job's probing ended because no further probe could be paid for, else 0.",
+        "1 if probing ended because the budget was spent, else 0.",
         (),
         _budget_spent,
     ),
-    ("memtune_job_headroom_ratio", "Share of a GPU that the job's plans have to leave free.", (), _headroom),
-    ("memtune_predicted_bytes", "Memory that was expected at the peak.", ("component",), _predicted),
-    ("memtune_emulated_bytes", "Peak memory of the newest emulated probe that measured.", ("component",), _emulated),
-    ("memtune_measured_bytes", "Peak memory of the newest run that measured.", ("component",), _measured),
+    ("memtune_job_headroom_ratio", "Share of a GPU that the job's plans must leave free.", (), _headroom),
+    ("memtune_predicted_bytes", "Predicted peak memory.", ("component",), _predicted),
+    ("memtune_emulated_bytes", "Peak memory of the newest emulated probe with a result.", ("component",), _emulated),
+    ("memtune_measured_bytes", "Peak memory of the newest run with a measurement.", ("component",), _measured),
 )

@@ -1,7 +1,7 @@
-"""Observe, decide, write, act: the way of one job, the same wherever its runs are.
+"""The reconcile loop: observe, decide, write the status, act; the same for every backend.
 
-Nothing is kept here from one turn to the next. A turn may be cut off between any two actions and the next one, of this
-process or of another, goes on from what is written.
+No state is kept between reconciliations. One may be interrupted between any two actions; the next one, in this process
+or another, continues from what is written.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from memtune_operator.kubernetes.refusals import Kind, RefusalError
 _log = logging.getLogger("memtune")
 _FIRST_DELAY_SECONDS = 1.0
 _LONGEST_DELAY_SECONDS = 60.0
-# Far above what a turn takes: one that hangs is cut off and begun again.
+# Far above the usual time: a reconciliation that hangs is cancelled and retried.
 _LONGEST_TURN_SECONDS = 300.0
 
 
 class Watcher(Protocol):
-    """Who wants to know how it went: the metrics."""
+    """Observer of reconciliations: the metrics."""
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
-        """A turn came to its end: how it was found, by this one or the first of those that broke off, and how left."""
+        """A reconciliation ended; ``before`` is the state at its start, or at the start of the first failed one before
+        it."""
 
     def failed(self, key: Key) -> None:
-        """A turn broke off."""
+        """A reconciliation failed."""
 
     def gone(self, key: Key) -> None:
-        """The job is no more."""
+        """The job is gone."""
 
 
 async def reconcile(
@@ -45,9 +46,9 @@ async def reconcile(
     now: Callable[[], float],
     found: Callable[[Snapshot], object] = lambda _: None,
 ) -> tuple[Snapshot | None, float | None]:
-    """Turn after turn until nothing changes any more; the last snapshot, and the seconds until time alone matters.
+    """Repeat until nothing changes; return the last snapshot and the seconds until the next timer.
 
-    ``found`` is told of every snapshot before anything is done about it.
+    ``found`` is called with every snapshot before it is acted on.
     """
     written: dict[str, Any] = {}
     while True:
@@ -55,7 +56,7 @@ async def reconcile(
         if snapshot is None:
             return None, None
         found(snapshot)
-        # Replaying a trace under many plans takes seconds, in which the lease has to be renewed.
+        # Replaying a trace under many plans takes seconds, during which the Lease must be renewed.
         decision = await asyncio.to_thread(_decide, snapshot, search, now())
         status = dump_status(decision.status)
         is_news = status != snapshot.status
@@ -64,21 +65,21 @@ async def reconcile(
                 await backend.write(snapshot, status)
             except RefusalError as refusal:
                 if refusal.kind is Kind.CONFLICT:
-                    continue  # somebody wrote since: what was decided rests on what is no more
+                    continue  # the object changed since: the decision is outdated
                 if refusal.kind is Kind.REFUSED and snapshot.job is None and not snapshot.is_out_of_sight:
-                    # What another CRD let in takes no status as long as it is wrong: events are all it has. That is its
-                    # author's trouble and not the operator's, whose alerts it must not set off.
+                    # An invalid object that another CRD version accepted takes no status, so its author only sees
+                    # events. That is not an operator error and must not trigger its alerts.
                     await backend.tell(snapshot, decision.events)
                     _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
                     return snapshot, _LONGEST_DELAY_SECONDS
                 if refusal.kind is Kind.REFUSED:
-                    # The operator can read the job: the CRD is of another version, or rights are missing. That is the
-                    # operator's trouble; the event tells the job's author why nothing happens.
+                    # The job is valid, so the CRD has another version or permissions are missing: an operator error.
+                    # The event tells the job's author why nothing happens.
                     why = f"The job stands still: the API server refuses its status: {refusal.message}"
                     await backend.tell(snapshot, [JobEvent("Warning", reasons.STATUS_REFUSED, why)])
                 raise
         is_changed = await _act(backend, snapshot, decision, now())
-        # An older CRD keeps less of a status than was written; that would be news for ever.
+        # An older CRD prunes the status, so comparing with what was written would find a change every time.
         if not is_changed and (not is_news or status == written):
             return snapshot, decision.wake_after_seconds
         written = status
@@ -92,7 +93,7 @@ def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
 
 
 async def _act(backend: Backend, snapshot: Snapshot, decision: Decision, now: float) -> bool:
-    """Do what was decided; whether something was refused or kept that the next decision should know of."""
+    """Carry out a decision; return whether a refusal or a cached result requires another one."""
     await backend.tell(snapshot, decision.events)
     await backend.delete(snapshot, decision.delete)
     is_traced = await backend.remember_trace(snapshot, decision.trace, now) if decision.trace else False
@@ -105,7 +106,7 @@ async def _act(backend: Backend, snapshot: Snapshot, decision: Decision, now: fl
 
 
 class Reconciler:
-    """One task for each job, which sleeps until something happens to the job or its time has come."""
+    """Runs one task per job, which sleeps until an event for the job or its timer."""
 
     def __init__(self, backend: Backend, search: Search, now: Callable[[], float], watcher: Watcher) -> None:
         self._backend = backend
@@ -114,25 +115,25 @@ class Reconciler:
         self._watcher = watcher
         self._news: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        # Each job as the turn that is under way, or the first of those that broke off, has found it.
+        # The snapshot of each job at the start of the current reconciliation, or of the first failed one before it.
         self._found: dict[Key, Snapshot] = {}
         self._is_stopping = False
 
     @property
     def pending(self) -> int:
-        """The jobs that have something to look at. Metrics ask from a thread of their own, while jobs come and go."""
+        """The number of jobs waiting to be reconciled. The metrics thread calls it while jobs come and go."""
         return sum(news.is_set() for news in list(self._news.values()))
 
     def wake(self, key: Key) -> None:
-        """Something happened to this job, or to what it owns."""
+        """Reconcile a job because it or one of its objects changed."""
         if key not in self._tasks:
             self._news[key] = asyncio.Event()
             self._tasks[key] = asyncio.create_task(self._follow(key), name=f"{key.namespace}/{key.name}")
         self._news[key].set()
 
     async def stop(self) -> None:
-        """End every task. What is under way is cut off, which does no harm."""
-        # Cancelling alone is not enough: asyncio.wait_for may swallow it when what it waits for comes at that moment.
+        """Cancel every task. Interrupting a reconciliation is safe."""
+        # Once may not be enough: asyncio.wait_for swallows a cancellation when its awaitable finishes at that moment.
         self._is_stopping = True
         for task in self._tasks.values():
             task.cancel()
@@ -146,7 +147,7 @@ class Reconciler:
                 await _any(news, wait)
                 news.clear()
                 wait, failures, is_gone = await self._turn(key, failures)
-                # A job of the same name may have come while this one was looked at.
+                # A job of the same name may have been created in the meantime.
                 if is_gone and not news.is_set():
                     return
         finally:
@@ -155,7 +156,7 @@ class Reconciler:
             del self._tasks[key], self._news[key]
 
     async def _turn(self, key: Key, failures: int) -> tuple[float | None, int, bool]:
-        """How long to wait now, the failures in a row, and whether the job is gone."""
+        """Reconcile once; return the seconds to wait, the failures in a row, and whether the job is gone."""
         began = self._now()
         try:
             turn = reconcile(self._backend, key, self._search, self._now, partial(self._found.setdefault, key))
@@ -164,14 +165,14 @@ class Reconciler:
             self._watcher.failed(key)
             _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
             return max(refusal.retry_after_seconds, _delay_seconds(failures)), failures + 1, False
-        except Exception:  # one job's trouble must not end the others'
+        except Exception:  # one job's error must not stop the others
             self._watcher.failed(key)
             _log.exception("%s/%s: this should not happen; the job is looked at again", key.namespace, key.name)
             return _delay_seconds(failures), failures + 1, False
         if snapshot is None:
             return None, 0, True
         if snapshot.is_out_of_sight:
-            # The operator's own trouble, of which its alerts should tell. Whatever mends it changes nothing of the job.
+            # An operator error, so count it for the alerts and retry: its fix will not change the job.
             self._watcher.failed(key)
             return _LONGEST_DELAY_SECONDS, 0, False
         self._watcher.reconciled(self._found.pop(key), snapshot, self._now() - began)
@@ -183,8 +184,8 @@ def _delay_seconds(failures: int) -> float:
 
 
 async def _any(news: asyncio.Event, seconds: float | None) -> None:
-    """Wait for news, or for so long."""
+    """Wait for an event, at most ``seconds``."""
     try:
         await asyncio.wait_for(news.wait(), seconds)
-    except asyncio.TimeoutError:  # before Python 3.11 not the built-in one
+    except asyncio.TimeoutError:  # not the built-in one before Python 3.11
         return

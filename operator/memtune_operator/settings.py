@@ -1,4 +1,4 @@
-"""What the one who installed the operator decided: its environment variables, read once and checked."""
+"""The operator's settings: environment variables, read once and validated."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ _Value = TypeVar("_Value")
 
 
 class SettingsError(ValueError):
-    """A variable that is missing or holds what it must not. The message names it and says what to do."""
+    """A missing or invalid variable. The message names it and says what to do."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How this operator runs. No ``namespaces`` means the whole cluster; no ``lease_namespace``, that it runs alone.
+    """The operator's settings. Empty ``namespaces`` means the whole cluster; empty ``lease_namespace`` disables leader
+    election.
 
-    ``gpu_hour_prices`` are dollars by GPU product.
+    ``gpu_hour_prices`` are in dollars, by GPU product.
     """
 
     runner_image: str
@@ -59,7 +60,7 @@ class Settings:
 
 
 def read_settings(variables: Mapping[str, str]) -> Settings:
-    """The settings in ``variables`` (os.environ); raise SettingsError at the first that does not hold."""
+    """Read the settings from ``variables`` (os.environ); raise SettingsError at the first invalid one."""
     if not variables.get(RUNNER_IMAGE):
         raise SettingsError(f"{RUNNER_IMAGE} is not set; give the image that the runner is copied from")
     namespaces = _names(variables.get(NAMESPACES, ""))
@@ -79,7 +80,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
 
 
 def _policy(variables: Mapping[str, str], is_cluster_scoped: bool) -> Policy:
-    """Whoever watches the whole cluster serves people who do not know each other: what reaches the node is denied."""
+    """A cluster-wide operator serves mutually untrusting users, so by default it denies access to the node."""
     accounts = variables.get(SERVICE_ACCOUNTS) or ("default" if is_cluster_scoped else ANY)
     is_restricted = _read(variables, POD_SECURITY, _is_restricted, False)
     allow = _flag_under_restricted if is_restricted else _flag

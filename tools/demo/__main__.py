@@ -1,4 +1,4 @@
-"""Chooses the way, says what it will do, prepares .venv for it and hands over; `clean` ends what demos left."""
+"""Entry point of `make demo`: selects a way, announces it, prepares .venv and runs it; `clean` removes demos."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.demo.ways import WAYS, announcement, choose, lacks, registry
 
 
 def demo(asked: str) -> int:
-    """Run the demo; its exit code."""
+    """Run the demo; return its exit code."""
     name, hint = choose(asked)
     if name == "current":
         registry(os.environ)
@@ -24,7 +24,7 @@ def demo(asked: str) -> int:
 
 
 def clean(asked: str) -> int:
-    """End what demos left: of the way that is named, or whatever they made on this machine."""
+    """Remove what demos left: of the named way, or everything on this machine."""
     if asked:
         name, _ = choose(asked)
         _ENDS[name]()
@@ -66,7 +66,7 @@ def _at_once(*commands: tuple[str, ...]) -> None:
 
 
 def main() -> int:
-    # It names a cluster for the tests; the demo is told by CLUSTER.
+    # Names a cluster for the tests; the demo uses CLUSTER.
     os.environ.pop("MEMTUNE_KUBECONFIG", None)
     asked = os.environ.get("CLUSTER", "")
     try:

@@ -1,4 +1,4 @@
-"""The clusters that the demo can run on: how each is started, where its images come from, how one looks at it."""
+"""The clusters that the demo can run on: how each is started, gets its images and is accessed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tools.kind_cluster import GPU, KindError, advertise_gpus, build_images
 
 @dataclass(frozen=True)
 class Pages:
-    """The addresses of the page with the dashboards, and of Prometheus."""
+    """The URLs of the dashboards page and of Prometheus."""
 
     dashboards: str
     prometheus: str
 
 
 class DemoCluster(Protocol):
-    """A cluster that is ready for the chart once it is started."""
+    """A cluster that is ready for the chart after it is started."""
 
-    #: None where kubectl would find it by itself.
+    # : None if kubectl finds it by default.
     kubeconfig: str | None
-    #: Whether objects that somebody else has installed may be replaced.
+    # : Whether existing objects of others may be replaced.
     is_ours: bool
 
     def start(self) -> None: ...
@@ -40,7 +40,7 @@ class DemoCluster(Protocol):
 
 
 class DevCluster:
-    """The cluster of dev/cluster/, with Prometheus and the dashboards beside it."""
+    """The dev cluster (dev/cluster/), with Prometheus and the dashboards."""
 
     is_ours = True
 
@@ -70,7 +70,7 @@ class DevCluster:
 
 
 class Kind:
-    """A cluster of kind's in this machine's Docker, with a kubeconfig of its own."""
+    """A kind cluster in the local Docker, with its own kubeconfig."""
 
     is_ours = True
 
@@ -84,7 +84,7 @@ class Kind:
             if KIND_CLUSTER in answer("kind", "get", "clusters").splitlines():
                 call("kind", "export", "kubeconfig", *own)
             else:
-                KIND_MADE.touch()  # first: one whose start is interrupted is to end as well
+                KIND_MADE.touch()  # first, so that an interrupted start is cleaned up as well
                 call("kind", "create", "cluster", *own, "--wait", "120s")
             with config.new_client_from_config(self.kubeconfig) as connection:
                 core: Any = client.CoreV1Api(connection)
@@ -108,7 +108,7 @@ class Kind:
 
 
 class Current:
-    """The cluster of the user's current context. Nothing in it that is somebody else's is touched."""
+    """The cluster of the user's current context. Objects of others are not touched."""
 
     is_ours = False
     kubeconfig: str | None = None
@@ -151,7 +151,7 @@ def _devcluster(*words: str) -> None:
 
 
 def _values(operator: str, runner: str) -> dict[str, Any]:
-    """Images as the chart's values have them."""
+    """The chart values for the images."""
     return {"image": _image(operator), "runnerImage": _image(runner)}
 
 

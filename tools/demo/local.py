@@ -1,4 +1,4 @@
-"""The demo without a cluster: the quickstart by `memtune run`, with processes of this machine."""
+"""The demo without a cluster: runs the quickstart with `memtune run` on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATE = BUILD / "state"
 
 def main(hint: str) -> None:
     began = time.monotonic()
-    # A second demo shows a fresh job, not the result of the first.
+    # A second demo runs a fresh job instead of showing the first result.
     shutil.rmtree(STATE, ignore_errors=True)
     job, state = str(JOB_FILE.relative_to(ROOT)), str(STATE.relative_to(ROOT))
     memtune("plan", job, "--top", "5")

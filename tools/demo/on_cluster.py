@@ -1,6 +1,6 @@
-"""The demo on a cluster: the chart by Helm, then the quickstart, watched live. All of it stays to be looked at.
+"""The demo on a cluster: installs the chart with Helm, runs the quickstart and watches it. Nothing is removed.
 
-A second call does it again with a fresh job.
+A second call repeats it with a fresh job.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ CHART = ROOT / "charts" / "memtune"
 CRD = f"{PLURAL}.{GROUP}"
 CRD_FILE = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 RELEASE = "memtune"
-# Not memtune-system, where README.md has people install: the demo must never be mistaken for their installation.
+# Not memtune-system, which users install into according to README.md: the demo must not be mistaken for that.
 SYSTEM_NAMESPACE = "memtune-demo-system"
 NAMESPACE = "memtune-demo"
-# On both namespaces: on a cluster that is not ours, one without it is somebody else's.
+# Marks both namespaces as the demo's; unmarked ones on a foreign cluster are not touched.
 MADE_BY_US = {"app.kubernetes.io/managed-by": "memtune-demo"}
 DELETION_SECONDS = 120
 INSTALLATION_SECONDS = 180
 SHOWN_SECONDS = 600
-# The demo's operator watches the demo's namespace alone: operators of tests, or of others, keep theirs.
+# The demo's operator only watches the demo's namespace, so it does not interfere with other operators.
 SCOPE = {"rbac": {"scope": "namespaces", "namespaces": [NAMESPACE]}}
-# By the full name: with a cached list of kinds from before the CRD, kubectl asks the server anew for a full name, and
-# fails for the short one.
+# The full name: with a cached discovery from before the CRD, kubectl refreshes it for full names only.
 DESCRIBE = ("describe", PLURAL, JOB)
 _WAITING: dict[str, Any] = {"wait": "watcher", "timeout": INSTALLATION_SECONDS}
 
 
 def demo(cluster: DemoCluster) -> None:
-    """Set everything up, run the quickstart, print what there is to look at."""
+    """Set everything up, run the quickstart and print what to look at."""
     began = time.monotonic()
     cluster.start()
     with config.new_client_from_config(cluster.kubeconfig) as connection:
@@ -80,7 +79,7 @@ def demo(cluster: DemoCluster) -> None:
 
 
 def ending(kubectl: str | None, where: list[str], pages: Pages | None) -> str:
-    """What there is to look at, and the one command to look further."""
+    """The closing message: what to look at, and the command to continue."""
     describe = f"{kubectl} -n {NAMESPACE} {' '.join(DESCRIBE)}"
     further = describe if kubectl else f"{MEMTUNE} status {JOB} {' '.join(where)}"
     lines = [f"  report        {REPORT.as_uri()}", f"  look further  {further}"]
@@ -92,7 +91,7 @@ def ending(kubectl: str | None, where: list[str], pages: Pages | None) -> str:
 
 
 def dashboard(pages: Pages, now: float) -> str:
-    """The dashboard of the job with the ten minutes until now, at an address that shows the same later."""
+    """The URL of the job's dashboard for the last ten minutes, with fixed times."""
     span = {"from": int((now - SHOWN_SECONDS) * 1000), "to": int(now * 1000)}
     return f"{pages.dashboards}/d/memtune-job?{urlencode({**span, 'var-namespace': NAMESPACE, 'var-job': JOB})}"
 
@@ -107,7 +106,8 @@ def attempts(connection: client.ApiClient) -> list[dict[str, str]]:
 
 
 def chart_installs_crd(connection: Any, is_ours: bool) -> bool:
-    """Whether Helm is to install the CRD: it refuses one that others wrote, which is replaced on a cluster of ours."""
+    """Whether Helm should install the CRD. Helm rejects one that it did not create; on our own cluster it is
+    replaced."""
     definitions = dynamic.DynamicClient(connection).resources.get(
         api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition"
     )
@@ -129,7 +129,7 @@ def chart_installs_crd(connection: Any, is_ours: bool) -> bool:
 
 
 def install(kubeconfig: str | None, values: dict[str, Any]) -> None:
-    """A fresh release of what is in the checkout now, whatever an earlier demo left."""
+    """Install a fresh release from the checkout, replacing an earlier demo's."""
     helm = helm_python.Config(kubeconfig_path=kubeconfig, namespace=SYSTEM_NAMESPACE)
     try:
         if RELEASE in [found["name"] for found in helm.list(all_states=True)]:
@@ -142,7 +142,7 @@ def install(kubeconfig: str | None, values: dict[str, Any]) -> None:
 
 
 def check_namespaces(core: Any, is_ours: bool) -> None:
-    """Refuse a namespace of ours that somebody else made: the demo deletes both."""
+    """Refuse namespaces of the demo's names that it did not create, since it deletes both."""
     for name, labels in _namespaces(core).items():
         if name in (NAMESPACE, SYSTEM_NAMESPACE) and not (is_ours or MADE_BY_US.items() <= labels.items()):
             label = "=".join(*MADE_BY_US.items())
@@ -153,7 +153,7 @@ def check_namespaces(core: Any, is_ours: bool) -> None:
 
 
 def make_namespaces(core: Any) -> None:
-    """The demo's namespaces; that of the job without what an earlier demo left in it."""
+    """Create the demo's namespaces; the job's is emptied first."""
     delete_namespace(core, NAMESPACE)
     for name in {NAMESPACE, SYSTEM_NAMESPACE} - _namespaces(core).keys():
         core.create_namespace({"metadata": {"name": name, "labels": MADE_BY_US}})
@@ -165,7 +165,7 @@ def _namespaces(core: Any) -> dict[str, dict[str, str]]:
 
 
 def delete_namespace(core: Any, name: str) -> None:
-    """Delete it, if it is there, and wait until it is gone."""
+    """Delete a namespace, if it exists, and wait until it is gone."""
     until = time.monotonic() + DELETION_SECONDS
     while name in _namespaces(core):
         if time.monotonic() > until:
@@ -187,7 +187,7 @@ def apply(connection: Any) -> None:
 
 
 def clean(cluster: DemoCluster) -> None:
-    """Remove everything of the demo from a cluster that stays, but the CRD: others may have jobs by now."""
+    """Remove the demo from a cluster, except the CRD: others may have jobs by now."""
     with config.new_client_from_config(cluster.kubeconfig) as connection:
         check_namespaces(client.CoreV1Api(connection), cluster.is_ours)
     helm = helm_python.Config(kubeconfig_path=cluster.kubeconfig, namespace=SYSTEM_NAMESPACE)
@@ -204,7 +204,7 @@ def clean(cluster: DemoCluster) -> None:
 
 
 def run(name: str, *words: str) -> int:
-    """The exit code of the demo; what kept it from going on is printed in one line."""
+    """Run the demo and return its exit code; errors are printed in one line."""
     try:
         (clean if words == ("clean",) else demo)(CLUSTERS[name]())
     except KeyboardInterrupt:

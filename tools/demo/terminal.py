@@ -1,4 +1,4 @@
-"""What every part of the demo prints and runs."""
+"""Output and command helpers of the demo."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ REPORT = BUILD / "report.html"
 JOB_FILE = ROOT / "examples" / "quickstart.yaml"
 JOB = "quickstart"
 KIND_CLUSTER = "memtune-demo"
-# There while a kind cluster is that a demo made. Outside of BUILD, which ends on its own.
+# Exists while there is a kind cluster made by a demo. Outside BUILD, which may be deleted separately.
 KIND_MADE = ROOT / "build" / "demo-kind-cluster"
 MEMTUNE = ROOT / ".venv" / "bin" / "memtune"
 INTERRUPTED = 130
 
 
 class DemoError(Exception):
-    """What keeps the demo from going on, shown without a traceback."""
+    """An error that ends the demo, shown without a traceback."""
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print what happens now and, when it is done, how long it took."""
+    """Print the title of a step and, when done, its duration."""
     print(f"\n== {title}", flush=True)
     began = time.monotonic()
     yield
@@ -37,7 +37,7 @@ def step(title: str) -> Iterator[None]:
 
 
 def call(*command: str) -> None:
-    """Run a command; its output goes straight to the terminal."""
+    """Run a command with its output on the terminal."""
     _run(command, None)
 
 
@@ -57,20 +57,20 @@ def _run(command: Sequence[str], stdout: int | None) -> str:
 
 
 def memtune(*words: str) -> None:
-    """Show and run our own command as a user would."""
+    """Print and run a `memtune` command."""
     print(f"\n$ memtune {' '.join(words)}", flush=True)
     call(str(MEMTUNE), *words)
 
 
 def check_recovery(attempts: list[dict[str, str]]) -> None:
-    """The demo shows a job that ran out of memory and recovered, or it has failed."""
+    """Fail the demo unless the job ran out of memory and recovered."""
     verdicts = [attempt.get("verdict") for attempt in attempts]
     if verdicts != ["device-oom", "succeeded"]:
         raise DemoError(f"the demo needs an out-of-memory and its recovery, but the attempts ended as {verdicts}")
 
 
 def open_report() -> None:
-    """Open the report in a browser if somebody sits in front of this machine's screen."""
+    """Open the report in a browser, if this machine has a display."""
     has_screen = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if has_screen and sys.stdout.isatty() and "SSH_CONNECTION" not in os.environ:
         webbrowser.open(REPORT.as_uri())

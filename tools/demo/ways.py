@@ -1,4 +1,4 @@
-"""The ways to run the demo: what each does to the machine, and which one `make demo` takes here."""
+"""The ways to run the demo: their effects on the machine, and which one `make demo` selects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENGINE_SECONDS = 15
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run the demo. ``environment`` is its part of tools/env.sh; ``meanwhile`` runs while that is made."""
+    """A way to run the demo. ``environment`` is its part of tools/env.sh; ``meanwhile`` runs in parallel to it."""
 
     title: str
     does: str
@@ -70,7 +70,7 @@ WAYS = {
 
 
 def choose(asked: str) -> tuple[str, str]:
-    """The name of the way to take, and what a cluster would need here if it is the one without."""
+    """The selected way; if it is the one without a cluster, also what a cluster would need."""
     if asked:
         if asked not in WAYS:
             raise DemoError(f"CLUSTER={asked} is not known; give one of {', '.join(WAYS)}, or none to have one chosen")
@@ -88,7 +88,7 @@ def choose(asked: str) -> tuple[str, str]:
 
 
 def lacks(name: str) -> str:
-    """What keeps a way from being taken here; empty if nothing does."""
+    """What a way lacks on this machine; empty if nothing."""
     return _LACKING[name]() if name in _LACKING else ""
 
 
@@ -113,7 +113,7 @@ _LACKING = {"kind": _kind_lacks, "devcluster": _devcluster_lacks}
 
 
 def registry(environ: Mapping[str, str]) -> str:
-    """Where the nodes of the current context pull the images from."""
+    """The registry from which the nodes of the current context pull the images."""
     if not environ.get("REGISTRY"):
         raise DemoError(
             "CLUSTER=current needs images that its nodes can pull, and REGISTRY is not set: build and push "
@@ -124,7 +124,7 @@ def registry(environ: Mapping[str, str]) -> str:
 
 
 def announcement(name: str, environ: Mapping[str, str]) -> str:
-    """What the way will do, printed before anything is done."""
+    """The message that says what the way will do, printed first."""
     way = WAYS[name]
     lines = [f"make demo: {way.title} (CLUSTER={name})"]
     lines += [

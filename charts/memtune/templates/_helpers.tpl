@@ -4,7 +4,7 @@
 {{- default $released .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What a selector may hold: it can never change again. */}}
+{{/* Selector labels, which are immutable. */}}
 {{- define "memtune.selector" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -15,7 +15,7 @@ app.kubernetes.io/component: operator
 {{- include "memtune.labelsWith" (list . dict) -}}
 {{- end -}}
 
-{{/* All labels of an object, the own ones of its kind among them. Input: (list root own) */}}
+{{/* All labels of an object, with those of its kind. Input: (list root own) */}}
 {{- define "memtune.labelsWith" -}}
 {{- $root := index . 0 -}}
 {{- $fixed := include "memtune.fixedLabels" $root | fromYaml -}}
@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* An image by digest if one is given, else by tag, else by the version of the operator. Input: (list root image) */}}
+{{/* An image reference by digest, or else by tag, or else by the chart's appVersion. Input: (list root image) */}}
 {{- define "memtune.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
@@ -49,14 +49,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The namespaces that are watched, with commas; empty for the whole cluster. */}}
+{{/* The watched namespaces, separated by commas; empty for the whole cluster. */}}
 {{- define "memtune.namespaces" -}}
 {{- if eq .Values.rbac.scope "namespaces" -}}
 {{- join "," (default (list .Release.Namespace) .Values.rbac.namespaces) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Where the test's job goes: a namespace that is watched, and allowed. */}}
+{{/* The namespace of the test job: one that is watched and allowed. */}}
 {{- define "memtune.testNamespace" -}}
 {{- $allowed := .Values.policy.allowedNamespaces -}}
 {{- $watched := include "memtune.namespaces" . | splitList "," | compact | default (list .Release.Namespace) -}}
@@ -69,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.test.namespace | default (first (default $allowed $both)) | default .Release.Namespace -}}
 {{- end -}}
 
-{{/* "true" if an object of a kind that not every cluster knows is wanted. Input: (list root create kind) */}}
+{{/* "true" if an object of an optional kind should be created. Input: (list root create kind) */}}
 {{- define "memtune.isWanted" -}}
 {{- $root := index . 0 -}}
 {{- $create := index . 1 -}}
@@ -79,7 +79,7 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* Quantities as texts: in a server-side apply, which is how Helm writes, old servers know no numbers. Input: resources */}}
+{{/* Quantities as strings: old API servers reject numbers in Helm's server-side apply. Input: resources */}}
 {{- define "memtune.resources" -}}
 {{- range $part, $quantities := . }}
 {{ $part }}:

@@ -1,4 +1,4 @@
-{{/* All that the operator does to jobs and to what they own. A golden test holds the list. */}}
+{{/* The operator's permissions for jobs and their objects; a golden test holds them. */}}
 {{- define "memtune.jobRules" -}}
 - apiGroups: [memtune.dev]
   resources: [memorytunedjobs]
@@ -12,7 +12,7 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# What a namespace remembers: traces of factories, measurements of runs. To create takes the right over any name.
+# The cache ConfigMaps of a namespace: traces and measurements. `create` cannot be restricted by name.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create]

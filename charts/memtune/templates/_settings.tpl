@@ -1,4 +1,4 @@
-{{/* The operator's settings, all of them environment variables. What is left out has the operator's own default. */}}
+{{/* The operator's settings as environment variables. Omitted ones have the operator's defaults. */}}
 {{- define "memtune.settings" -}}
 - name: MEMTUNE_OPERATOR_RUNNER_IMAGE
   value: {{ include "memtune.image" (list . .Values.runnerImage) | quote }}

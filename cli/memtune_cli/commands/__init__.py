@@ -1,1 +1,1 @@
-"""One module for each subcommand."""
+"""The subcommands, one module each."""

@@ -1,4 +1,4 @@
-"""`memtune plan JOB.yaml --gpu A,B,C`: the best plan on each GPU, and on which of them a million tokens cost least."""
+"""`memtune plan JOB.yaml --gpu A,B,C`: the best plan on each GPU and its cost per million tokens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from memtune_cli.views.plan_view import title_of_several
 from memtune_cli.views.render import Column, seconds, table, wrapped
 from memtune_cli.views.screen import Screen, stdout_screen
 
-# What draws or cuts the list of one GPU's plans.
+# Options that apply to the plans of a single GPU only.
 _OF_ONE_GPU = ("plot", "timeline", "trace", "top")
 
 
 class Fit(IntEnum):
-    """Whether a plan fits, the surest first."""
+    """Whether a plan fits, most certain first."""
 
     SURE = 0
     MAYBE = 1
@@ -32,7 +32,7 @@ class Fit(IntEnum):
 
 
 class Offer(NamedTuple):
-    """What one GPU has for the job: the best plan that is sure to fit, else the smallest that may.
+    """The result for one GPU: the best plan that is sure to fit, else the smallest that may.
 
     ``reason`` says why no plan is sure to fit.
     """
@@ -44,19 +44,19 @@ class Offer(NamedTuple):
 
     @property
     def cost(self) -> float | None:
-        """Dollars per million tokens; None without a price, and where no plan fits."""
+        """Dollars per million tokens; None without a price or if no plan fits."""
         found = self.case.cost(self.best.prediction) if self.best else None
         return found.expected if found else None
 
     @property
     def place(self) -> tuple[bool, bool, Fit, float, float]:
-        """The cheapest first, then what has no price, the fastest first, and at last where nothing fits."""
+        """The sort key: by cost, then GPUs without a price by speed, then GPUs where no plan fits."""
         speed = self.best.prediction.tokens_per_second.expected if self.best else 0.0
         return self.best is None, self.cost is None, self.fit, self.cost or inf, -speed
 
 
 def compare(arguments: argparse.Namespace, cases: Sequence[PredictionCase]) -> int:
-    """Show the best plan on each GPU; 0 if one is sure to fit on any of them."""
+    """Show the best plan on each GPU; return 0 if a plan is sure to fit on at least one."""
     for name in _OF_ONE_GPU:
         if getattr(arguments, name) is not None:
             raise InputError(

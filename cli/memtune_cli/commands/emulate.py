@@ -1,4 +1,4 @@
-"""`memtune emulate -- COMMAND`: the memory that a training command takes, on a GPU that is not there."""
+"""`memtune emulate -- COMMAND`: the memory of a training command, measured on an emulated GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIED = ("2.6", "2.13")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command in a process of its own, and show what it writes down."""
+    """Run the command in a child process and show the result that it writes."""
     if _is_job(arguments.words):
         if arguments.ranks:
             raise InputError("--ranks: a job says itself how many GPUs it has; set spec.resources, or leave it out")
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_job(words: Sequence[str]) -> bool:
-    """Whether the one word is the file of a job, as no script and no program is called."""
+    """Whether the single word is a job file rather than a command."""
     return len(words) == 1 and (words[0] == "-" or words[0].endswith(_OF_JOBS))
 
 
@@ -53,7 +53,7 @@ def _run_command(arguments: argparse.Namespace) -> int:
         command = [sys.executable, "-m", "memtune_runner", "emulate", *words, "--", *arguments.words]
         code = subprocess.run(command, check=False).returncode
         if not output.exists():
-            return code  # the sentence that says why has been printed
+            return code  # the reason has been printed
         result = json.loads(output.read_text(encoding="utf-8"))
     if arguments.format == "table":
         screen = stdout_screen()
@@ -92,7 +92,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _untried(version: str) -> Iterator[str]:
-    """A warning where the emulation was never run with this torch."""
+    """Warn if the emulation was never tested with this torch version."""
     if ".".join(version.split(".")[:2]) not in _TRIED:
         tried = " and ".join(_TRIED)
         yield f"  The emulated GPU was tried with torch {tried}, not with {version}: an error may be its own."

@@ -1,4 +1,4 @@
-"""`memtune emulate JOB.yaml`: the job's own command under one plan or several, on an emulated GPU of its product."""
+"""`memtune emulate JOB.yaml`: runs the job's command under one or more plans on an emulated GPU of its product."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ UNKNOWN_GPU, NO_PLAN = 5, 10
 
 
 class PlanRefusedError(InputError):
-    """The job does not allow the plan that was asked for."""
+    """The job does not allow the requested plan."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Emulate, show what was seen beside what was predicted; the exit code says whether all came to their end."""
+    """Emulate and show predicted beside emulated memory; return 0 if every run completed."""
     try:
         case = _case(arguments)
         plans = _plans(arguments, case)
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     told, screen = _document(case, results), stdout_screen()
     is_table = arguments.format == "table"
     print(screen.plain("\n".join(page(screen, case, told))) if is_table else json_output.dump(told, arguments.format))
-    # Last, so that a picture that cannot be drawn costs nothing else.
+    # Last, so that a failure to draw loses nothing else.
     drawn = _draw(arguments, case, results[0]) if arguments.timeline else ""
     if drawn and is_table:
         print(screen.plain(drawn))
@@ -59,7 +59,7 @@ def _refused(error: InputError, code: int) -> int:
 
 
 def _case(arguments: argparse.Namespace) -> PredictionCase:
-    """The job with its device emulated, whatever it is in the file."""
+    """The job with its device set to emulated."""
     file = arguments.words[0]
     case = read_case(file, arguments.gpu)
     if case.workload.gpu.guessed:
@@ -77,7 +77,7 @@ def _case(arguments: argparse.Namespace) -> PredictionCase:
 
 
 def _plans(arguments: argparse.Namespace, case: PredictionCase) -> list[Plan]:
-    """The plan that was asked for; else those that rank first."""
+    """The requested plan, else the best-ranked ones."""
     if arguments.plan is None:
         from memtune_cli.commands.plan import choose
 
@@ -94,7 +94,7 @@ def _plans(arguments: argparse.Namespace, case: PredictionCase) -> list[Plan]:
 def _emulated(
     case: PredictionCase, plans: Sequence[Plan], arguments: argparse.Namespace, directory: Path
 ) -> list[dict[str, Any]]:
-    """The results of all plans, one run after the other."""
+    """Run the plans one after the other and return their results."""
     from memtune_operator.local.backend import refusal_of
 
     job = _with_python(case.job)

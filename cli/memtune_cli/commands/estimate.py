@@ -1,4 +1,4 @@
-"""`memtune estimate JOB.yaml --plan PLAN`: one plan in detail."""
+"""`memtune estimate JOB.yaml --plan PLAN`: predicts one plan in detail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POINTS = 16
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Predict one plan and show all of it."""
+    """Predict one plan and show the details."""
     case, plan = read_case(arguments.job, arguments.gpu).what_if(arguments.plan)
     prediction = case.predictor.predict(plan)
     if arguments.plot:
@@ -40,11 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _around(case: PredictionCase, plan: Plan) -> list[Candidate]:
-    """The plan at other micro-batches, as many as a picture can show."""
+    """The plan at other micro-batches, as many as a plot can show."""
     from memtune.planning.space import Candidate, divisors
     from memtune_cli.views.plot import spread
 
-    # Of a product of large numbers, those of its factors are found much sooner.
+    # Finding the divisors of each factor is much faster than those of a large product.
     pairs = product(divisors(plan.micro_batch), divisors(plan.accumulation))
     sizes = spread({one * other for one, other in pairs}, plan.micro_batch, _POINTS)
     plans = [plan.with_micro_batch(size) for size in sizes]

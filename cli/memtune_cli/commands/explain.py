@@ -1,4 +1,4 @@
-"""`memtune explain JOB.yaml`: every formula of a plan with its numbers filled in, and where it comes from."""
+"""`memtune explain JOB.yaml`: every formula of a prediction with its numbers and its source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOMY = 80
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show what a prediction is the sum of."""
+    """Show the terms of a prediction."""
     case = read_case(arguments.job, arguments.gpu)
     case, plan = case.what_if(arguments.plan) if arguments.plan else (case, _chosen(case))
     terms, prediction = case.predictor.explain(plan), case.predictor.predict(plan)
@@ -97,7 +97,7 @@ def _page(screen: Screen, case: PredictionCase, plan: Plan, terms: list[Term], p
 def _term(screen: Screen, name: str, size: str, formula: str, source: str) -> list[str]:
     first, *rest = _aside(screen, f"= {formula}")
     head = f"{name:<22}{size:>11}"
-    # On a narrow screen the formula goes below the name.
+    # On a narrow screen the formula is below the name.
     shown = [f"{head}  {first.strip()}", *rest] if screen.width >= _ROOMY else [head, first, *rest]
     return [*shown, *map(screen.dim, _aside(screen, source))]
 

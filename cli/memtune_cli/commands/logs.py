@@ -1,4 +1,4 @@
-"""`memtune logs NAME`: what the ranks of a run said, the failing rank first, from their pods or from this machine."""
+"""`memtune logs NAME`: the logs of a run's ranks, the failing rank first, from pods or from this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOOK_AGAIN_SECONDS = 2.0
 
 
 class _Pod(NamedTuple):
-    """One pod of a run, or the process in its place: ``lines`` are what it said, and on request what it will say."""
+    """One pod or local process of a run; ``lines`` streams its log."""
 
     name: str
     place: int
@@ -46,7 +46,7 @@ class _Pod(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """Who is to blame for the end of a run: the pod's place in it, and the rank if its report names one."""
+    """The failure that ended a run: the pod's index, and the rank if its report names one."""
 
     place: int
     rank: int | None
@@ -54,9 +54,9 @@ class _Failure(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the logs of one run; 130 if that was interrupted."""
+    """Print the logs of one run; return 130 if interrupted."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Scripts print what they like, whatever the terminal's encoding knows.
+        # Logs may hold characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="replace")
     directory = state_directory(arguments)
     return asyncio.run(_of_machine(directory, arguments) if directory else _of_cluster(arguments))
@@ -96,7 +96,7 @@ async def _show(
 
 
 def _chosen(story: JobView, present: set[str], asked: str | None) -> RunStatus:
-    """The run that is asked for, else the newest that has begun and still has pods."""
+    """The requested run, else the newest started one that still has pods."""
     order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
     runs = sorted(story.trail, key=lambda run: (order[type(run)], run.number))
     if asked is not None:
@@ -124,7 +124,7 @@ def _no_pods(story: JobView, run: RunStatus | None) -> str:
 
 
 def _pod(job: JobAddress, story: JobView, manifest: Manifest) -> _Pod:
-    """What the wrapped container of a pod says, or the init container that kept it from starting."""
+    """The log of a pod's wrapped container, or of the init container that prevented it from starting."""
     name = manifest["metadata"]["name"]
     lines = partial(_lines, job, name, _container(story, manifest))
     return _Pod(name, index_of(manifest) or 0, lines)
@@ -147,7 +147,7 @@ def _gpu_resource(story: JobView) -> str:
 
 
 def _of_rank(story: JobView, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
-    """The pods in their order, or the one of a rank."""
+    """The pods in order, or only the one with the given rank."""
     ordered = sorted(pods, key=lambda pod: pod.place)
     if rank is None:
         return ordered
@@ -161,7 +161,7 @@ def _of_rank(story: JobView, record: RunStatus, pods: list[_Pod], rank: int | No
 
 
 def _failure(record: RunStatus, seen: list[PodObservation]) -> _Failure | None:
-    """Whose failure ended the run, as the operator concludes it."""
+    """The failure that ended the run, determined as the operator does."""
     conclusion = conclude(RunObservation(tuple(seen), is_probe=not isinstance(record, AttemptStatus)))
     if conclusion is None or conclusion.pod_index is None:
         return None
@@ -171,7 +171,7 @@ def _failure(record: RunStatus, seen: list[PodObservation]) -> _Failure | None:
 
 
 async def _print(pods: list[_Pod], failure: _Failure | None, rank: int | None) -> None:
-    """Pod by pod, the failing one first, and of it the failing rank."""
+    """Print pod by pod, starting with the failing rank of the failing pod."""
     for pod in sorted(pods, key=lambda pod: (failure is None or pod.place != failure.place, pod.place)):
         blamed = failure if failure and pod.place == failure.place else None
         first = blamed.rank if blamed else None
@@ -181,7 +181,7 @@ async def _print(pods: list[_Pod], failure: _Failure | None, rank: int | None) -
         others = []
         async for line in pod.lines(False):
             if line.startswith(LOG_MARK):
-                continue  # for programs; what it says of a failure is said above
+                continue  # machine-readable; its failure is printed above
             if _is_of(rank, line) and _is_of(first, line):
                 print(line)
             elif _is_of(rank, line):
@@ -191,7 +191,7 @@ async def _print(pods: list[_Pod], failure: _Failure | None, rank: int | None) -
 
 
 def _is_of(rank: int | None, line: str) -> bool:
-    """Whether a line is one of a rank; without a rank, each is."""
+    """Whether a line was printed by the rank; True without a rank."""
     match = _RANK.match(line)
     return rank is None or (match is not None and int(match[1]) == rank)
 
@@ -204,7 +204,7 @@ async def _lines(job: JobAddress, pod: str, container: str, follow: bool) -> Asy
 
 
 async def _follow(pod: _Pod, rank: int | None) -> None:
-    """Each line as it comes. A container that has not started is waited for."""
+    """Print each line as it arrives. Waits for the container to start."""
     while True:
         try:
             async for line in pod.lines(True):

@@ -1,4 +1,4 @@
-"""`memtune plan JOB.yaml`: which plans fit, which is predicted fastest, and where its memory goes."""
+"""`memtune plan JOB.yaml`: ranks the plans that fit by predicted speed and shows where the memory goes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COST_COLUMN = Column("1M tokens")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rank all plans of a job and show the best; on several GPUs, the best on each."""
+    """Rank all plans of a job and show the best; with several GPUs, the best on each."""
     cases = read_cases(arguments.job, arguments.gpu, arguments.gpu_hour_price or {})
     if len(cases) > 1:
         from memtune_cli.commands.compare import compare
@@ -63,12 +63,12 @@ def _timeline(arguments: argparse.Namespace, case: PredictionCase, plan: Plan) -
 
 
 def choose(ranking: Ranking) -> Candidate | Dropped:
-    """The best that fits, else the one that needs least."""
+    """The best plan that fits, else the one that needs the least memory."""
     return ranking.fitting[0] if ranking.fitting else smallest(ranking.uncertain or ranking.dropped)
 
 
 def smallest(plans: Iterable[Dropped]) -> Dropped:
-    """The one that is expected to need least."""
+    """The plan that is expected to need the least memory."""
     return min(plans, key=lambda dropped: dropped.prediction.device.expected)
 
 
@@ -166,7 +166,7 @@ def _family(plan: Plan) -> tuple[object, ...]:
 
 
 def _unfit(ranking: Ranking) -> list[Dropped]:
-    """The smallest that does not fit of each family: alike but for the micro-batch."""
+    """The smallest plan that does not fit of each family (plans that differ only in the micro-batch)."""
     smallest: dict[tuple[object, ...], Dropped] = {}
     for dropped in ranking.dropped:
         smallest.setdefault(_family(dropped.plan), dropped)

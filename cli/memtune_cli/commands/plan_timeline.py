@@ -17,12 +17,12 @@ from memtune_cli.errors import InputError
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.input.tracing import read_trace, trace_into
 
-# Architecture facts count weights as a model's own code does, but for a few that belong to no layer.
+# Architecture facts count weights like the model's code, except a few that belong to no layer.
 _ALIKE = 0.02
 
 
 def draw(path: Path, case: PredictionCase, plan: Plan, trace_file: str | None) -> str:
-    """Draw the step, and say in a sentence what was drawn."""
+    """Draw the step and return a sentence about it."""
     trace = read_trace(trace_file) if trace_file else _traced(case, plan)
     if trace_file:
         _refuse_another_model(case, trace, trace_file)
@@ -57,7 +57,7 @@ def _traced(case: PredictionCase, plan: Plan) -> Trace:
 
 
 def _refuse_another_model(case: PredictionCase, trace: Trace, file: str) -> None:
-    """A trace of something else than the job says would be a picture of something else."""
+    """Refuse a trace of another model than the job's."""
     workload = case.workload
     if trace.sequence_length != workload.sequence_length:
         raise InputError(

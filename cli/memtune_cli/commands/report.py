@@ -1,4 +1,4 @@
-"""`memtune report NAME -o report.html`: the story of a job as one page."""
+"""`memtune report NAME -o report.html`: a job's report as one HTML page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _series(url: str, story: JobView, now: float) -> list[Series]:
-    """The memory over time of the train runs that there were."""
+    """The memory of the train runs over time, from Prometheus."""
     begins = [begin for run in story.status.attempts if (begin := to_seconds(run.started_at))]
     if not begins:
         return []

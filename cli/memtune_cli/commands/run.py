@@ -1,4 +1,4 @@
-"""`memtune run`: prediction, probes, launch and recovery on this machine, from the same job as on a cluster."""
+"""`memtune run`: prediction, probes, launch and recovery on this machine, with the same job file as on a cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Drive the job to its end; 0 if it succeeded, 1 if it failed, 130 if it was interrupted."""
+    """Run the job to its end; return 0 if it succeeded, 1 if it failed, 130 if interrupted."""
     manifest = read_job(arguments.job)
     _check_extras()
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         install_runner(directory)
         if not earlier:
             _prepare_emulation(manifest, directory)
-        # Jobs side by side learn from each other; a directory of one's own is left alone.
+        # Jobs in the default directory share measurements; a directory chosen by the user is kept separate.
         shared = directory if arguments.state else directory.parent
         return asyncio.run(_drive(manifest, directory, shared, earlier))
 
@@ -56,7 +56,7 @@ def _check_extras() -> None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Two calls at once would end each other's runs. The kernel takes the lock back from a call that was killed."""
+    """Lock the directory: two calls would end each other's runs. The kernel releases the lock of a killed call."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / "lock").open("w") as lock:
@@ -70,7 +70,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _make_checkpoints(manifest: dict[str, Any], directory: Path) -> None:
-    """Before a probe takes its time: a training that cannot save would be told as an error of the user's code."""
+    """Fail before the first probe: a run that cannot save would look like an error in the user's code."""
     from memtune.api import load_job
     from memtune_operator.local.checkpoints import CheckpointPathError, checkpoint_path, make
 
@@ -82,7 +82,7 @@ def _make_checkpoints(manifest: dict[str, Any], directory: Path) -> None:
 
 
 def _prepare_emulation(manifest: dict[str, Any], directory: Path) -> None:
-    """Before a probe takes its time, and its end is taken for an error of the user's code."""
+    """Fail before the first probe, whose failure would look like an error in the user's code."""
     from memtune.api import load_job
     from memtune_operator.local.command import with_python
 
@@ -94,7 +94,7 @@ def _prepare_emulation(manifest: dict[str, Any], directory: Path) -> None:
 
 
 def install_runner(directory: Path) -> None:
-    """Put the runner where every Python child finds it, as a pod's init container does."""
+    """Copy the runner to a directory on the children's PYTHONPATH, as a pod's init container does."""
     command = [sys.executable, "-m", "memtune_runner", "install", str(directory / "runner")]
     installed = subprocess.run(command, check=False, capture_output=True, text=True)
     if installed.returncode:
@@ -114,7 +114,7 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
     reconciler = Reconciler(backend, propose, time.time, screen)
     backend.on_change(lambda: reconciler.wake(key))
     await backend.stop_orphans()
-    # Runs have sessions of their own: when the terminal closes, they would go on.
+    # Runs have their own sessions and would survive the closing of the terminal.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, _interrupt, backend, screen)
     reconciler.wake(key)
@@ -135,12 +135,12 @@ def _interrupt(backend: LocalBackend, screen: _Screen) -> None:
     try:
         backend.suspend()
     except (RefusalError, StateError) as error:
-        # What runs ends all the same, and the next call finds it gone.
+        # The runs are ended anyway, and the next call finds them gone.
         screen.give_up(str(error))
 
 
 class _Screen:
-    """Shows how the job goes, and knows when there is nothing more to show."""
+    """Shows the job's progress and detects its end."""
 
     def __init__(self, directory: Path) -> None:
         self.is_interrupted = False
@@ -151,27 +151,27 @@ class _Screen:
         self._told: list[str] = []
 
     def say(self, line: str) -> None:
-        """Say what no event tells."""
+        """Print a line that is not an event."""
         self._display.tell(line)
 
     def tell(self, event: JobEvent) -> None:
-        """Say what happened."""
+        """Print an event."""
         self._display.tell(without_shown(event.message, self._told))
         self._told.append(event.message)
 
     def interrupted(self) -> None:
-        """The user wants no more."""
+        """The user interrupted the command."""
         self._display.tell("stopping the runs; call the same command again to go on")
         self.is_interrupted = True
 
     def give_up(self, why: str) -> None:
-        """The state cannot be read or written any more, so that nobody would come to say that all is quiet."""
+        """The state cannot be read or written, so no reconciliation will report the end."""
         if not self.ended.done():
             self._display.end([why])
             self.ended.set_result(INTERRUPTED)
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
-        """Say what is new, and end with the job."""
+        """Print what is new, and stop when the job is over."""
         story = told_here(after.manifest, self._directory)
         for line in saying(self._story, story, self._told):
             self._display.tell(line)
@@ -183,7 +183,7 @@ class _Screen:
             self.ended.set_result(code)
 
     def _left_behind(self, story: JobView) -> list[str]:
-        """What the next call goes on from, and where to look."""
+        """Where the next call continues, and where the files are."""
         checkpoint = [f"checkpoint: {story.checkpoint}"] if self.is_interrupted and story.status.attempts else []
         page = f"`memtune report {story.asked_as}` writes its page"
         is_edited = any(each.reason == SPEC_CHANGED and each.status == "True" for each in story.status.conditions)
@@ -191,7 +191,7 @@ class _Screen:
         return [*checkpoint, *new, f"logs and state: {self._directory}; {page}"]
 
     async def keep_fresh(self) -> None:
-        """Times on the page go on while nothing happens."""
+        """Refresh the times on the page while nothing happens."""
         while self._display.is_live and not self.ended.done():
             self._display.show(self._page())
             await asyncio.sleep(1.0)
@@ -202,22 +202,22 @@ class _Screen:
         return live_page(self._display.screen, self._story, None, time.time())
 
     def failed(self, key: Key) -> None:
-        """The reconciler has said why, and tries again."""
+        """The reconciler has logged the error and retries."""
 
     def gone(self, key: Key) -> None:
-        """Its state was removed under it."""
+        """The job's state was removed."""
         if not self.ended.done():
             self.ended.set_result(1)
 
     def _exit_code(self, snapshot: Snapshot) -> int | None:
         phase = snapshot.status.get("phase")
         if self.is_interrupted:
-            # What was under way when the interruption came has not heard of it, and may yet start a run.
+            # A reconciliation in progress does not know of the interruption and may still start a run.
             is_heard = bool(snapshot.manifest["spec"].get("suspend"))
             is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
             return INTERRUPTED if is_heard and is_quiet else None
         if phase == "Suspended":
-            return 1  # nobody else can switch it on again: a job is read once a call
+            return 1  # nothing can resume it: the job file is read once per call
         if any(
             each["type"] == "Stalled" and each["status"] == "True" for each in snapshot.status.get("conditions", [])
         ):

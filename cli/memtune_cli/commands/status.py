@@ -1,4 +1,4 @@
-"""`memtune status NAME`: the story of a job in one screen."""
+"""`memtune status NAME`: a job's progress, runs and next step on one screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memtune_cli.views.screen import stdout_screen
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show how far the job is."""
+    """Show the status of the job."""
     story = story_of_named(arguments)
     if arguments.format == "table":
         screen = stdout_screen()
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def document_of(story: JobView) -> dict[str, Any]:
-    """The status as the operator wrote it, and beside it what follows from it."""
+    """The status as the operator wrote it, and the values derived from it."""
     found, status = story.budget, dump_status(story.status)
     budget = (
         {

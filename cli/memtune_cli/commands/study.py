@@ -1,4 +1,4 @@
-"""`memtune study NAME --storage URL`: the probes of a job as an Optuna study, for Optuna's own tools to open."""
+"""`memtune study NAME --storage URL`: exports the probes of a job as an Optuna study, for Optuna's tools."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from memtune_cli.input.job_view import JobView
 from memtune_cli.input.named_job import story_of_named
 from memtune_operator.search.study import all_parameters, directions_of, distributions_of, frozen
 
-_JOB = "job_uid"  # the attribute of a study that says whose it is
-_RUN = "run"  # the attribute of a trial that says which probe it was
+_JOB = "job_uid"  # the study attribute with the job's uid
+_RUN = "run"  # the trial attribute with the probe's name
 _USE = "give a database like sqlite:///study.db, or a journal file like study.log"
 _SPEED, _FREE = "tokens per second", "free bytes"
 _METRICS = {THROUGHPUT: [_SPEED], MEMORY: [_FREE], BOTH: [_SPEED, _FREE]}
-# SQLite's databases that no file holds.
+# In-memory SQLite databases.
 _IN_MEMORY = re.compile(r"sqlite(\+\w+)?://(/?|/:memory:|/file:.*(:memory:|mode=memory).*)(\?.*)?")
-# The first line of a journal makes a study, and is short.
+# The first line of a journal creates a study and is short.
 _LONGEST_LINE = 10_000
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Add the probes that ended and that the study does not have yet."""
+    """Add the finished probes that the study lacks."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     story, shown = story_of_named(arguments), _shown(arguments.storage)
     name, state = arguments.study or story.title, _search_state(story)
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _search_state(story: JobView) -> SearchState:
     if story.job is None:
         raise InputError(f"the spec of {story.title} cannot be read; memtune status says why")
-    # What became of the training says nothing of which probes fitted: its GPUs may have lost memory since.
+    # Train runs do not tell which probes fit: their GPUs may have lost memory since.
     status = story.status.model_copy(update={"attempts": ()})
     try:
         model = model_of(story.job, status, None, is_traced_elsewhere=True)
@@ -86,7 +86,7 @@ def _shown(storage: str) -> str:
 
 
 def _storage(storage: str) -> BaseStorage:
-    """A database by its URL, else a journal file by its path."""
+    """Open a database by URL, or a journal file by path."""
     if _IN_MEMORY.fullmatch(storage):
         raise InputError(f"--storage: {storage} keeps nothing: it is gone with this command; {_USE}")
     if "://" in storage:
@@ -96,7 +96,7 @@ def _storage(storage: str) -> BaseStorage:
 
 
 def _check_journal(path: Path) -> None:
-    """Optuna would append to any file, and wait forever for a device."""
+    """Refuse other files: Optuna would append to any file, and hang on a device."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise InputError(f"--storage: {path} is no regular file; {_USE}")
     if not path.is_file():
@@ -109,7 +109,7 @@ def _check_journal(path: Path) -> None:
 
 @contextmanager
 def _told_of_storage(shown: str) -> Iterator[None]:
-    """What a storage refuses, in one sentence that names it."""
+    """Turn a storage error into one sentence that names the storage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -120,13 +120,13 @@ def _told_of_storage(shown: str) -> Iterator[None]:
         needs = str(error).strip().splitlines()[0]
         raise InputError(f"--storage: {shown} needs a package that is not installed: {needs}") from None
     except Exception as error:
-        # SQLAlchemy, its drivers, Optuna and the journal's JSON each have errors of their own.
+        # SQLAlchemy, its drivers, Optuna and the JSON parser each raise their own exceptions.
         why = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
         raise InputError(f"--storage: {shown} cannot be used: {why[0]}; {_USE}") from None
 
 
 def _study(uid: str, name: str, storage: BaseStorage, model: PlanKnowledge) -> optuna.Study:
-    """The study of this job, which is made if there is none."""
+    """Load the job's study, or create it."""
     if name not in optuna.get_all_study_names(storage):
         study = optuna.create_study(study_name=name, storage=storage, directions=directions_of(model))
         study.set_user_attr(_JOB, uid)
@@ -140,7 +140,7 @@ def _study(uid: str, name: str, storage: BaseStorage, model: PlanKnowledge) -> o
 
 
 def _check_choices(earlier: list[FrozenTrial], state: SearchState, shown: str) -> None:
-    """Optuna takes no trial whose parameters have other choices than those before it."""
+    """Refuse a study with other choices: Optuna rejects trials whose distributions differ from earlier ones."""
     known = distributions_of(all_parameters(state))
     for trial in earlier:
         for name, distribution in trial.distributions.items():
@@ -152,7 +152,7 @@ def _check_choices(earlier: list[FrozenTrial], state: SearchState, shown: str) -
 
 
 def _trials(story: JobView, state: SearchState) -> list[FrozenTrial]:
-    """The probes that ended: a trial that is added while it runs could not be changed any more."""
+    """The finished probes: a trial added while running could not be changed later."""
     parameters, trials = all_parameters(state), []
     for probe, trial in zip(story.status.probes, state.trials, strict=True):
         if has_ended(probe):
@@ -164,7 +164,7 @@ def _trials(story: JobView, state: SearchState) -> list[FrozenTrial]:
 
 
 def _attributes(story: JobView, probe: RunStatus) -> dict[str, Any]:
-    """What Optuna has no place of its own for."""
+    """User attributes of a trial: the values for which Optuna has no field."""
     is_on_cluster = story.job is not None and not story.state and not probe.measured_by
     pods = story.job.spec.resources.pods if story.job and is_on_cluster else 0
     found: dict[str, Any] = {
@@ -179,20 +179,20 @@ def _attributes(story: JobView, probe: RunStatus) -> dict[str, Any]:
         "tokens_per_second": probe.tokens_per_second,
         "gpu_seconds": probe.gpu_seconds,
         "pruned": probe.pruned,
-        # Memory is torch's own allocator's then; the speed that the trial's value has is predicted.
+        # The memory is then that of torch's own allocator, and the speed is predicted.
         "emulated": probe.emulated,
     }
     return {name: value for name, value in found.items() if value}
 
 
 def _local(text: str | None) -> datetime | None:
-    """A time as Optuna has it: that of this machine, without a zone."""
+    """A time as Optuna stores it: local and without a time zone."""
     seconds = to_seconds(text) if text else None
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone().replace(tzinfo=None) if seconds else None
 
 
 def _about(story: JobView, model: PlanKnowledge) -> dict[str, Any]:
-    """What holds for all trials, as attributes of the study."""
+    """User attributes of the study: the values shared by all trials."""
     plan, device = story.status.plan, story.job.spec.resources.device if story.job else ""
     return {
         "job": story.title,

@@ -18,7 +18,7 @@ from memtune_cli.views.screen import Screen, stdout_screen
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay one plan and show what it peaks at."""
+    """Replay one plan and show its peak."""
     trace = read_trace(arguments.trace)
     try:
         plan = Plan.parse(arguments.plan)
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def draw(path: Path, title: str, timeline: Timeline, option: str) -> None:
-    """Draw a step into the file that an option of the command line names."""
+    """Draw a step into the file given by a command-line option."""
     if path.suffix == ".html":
         from memtune_cli.views.timeline_page import write
     else:

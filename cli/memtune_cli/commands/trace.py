@@ -1,4 +1,4 @@
-"""`memtune trace MODULE:FACTORY`: trace a model of the user's, without a GPU and without its memory."""
+"""`memtune trace MODULE:FACTORY`: traces a user's model without a GPU and without allocating its memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtune_cli.views.screen import stdout_screen
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trace in a process of its own, so that what goes wrong in the user's code goes wrong there."""
+    """Trace in a child process, which isolates errors in the user's code."""
     from memtune.wire.trace import loads
 
     output: Path = arguments.output or Path(f"{arguments.factory.replace(':', '.')}.trace.json")

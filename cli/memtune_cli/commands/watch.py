@@ -1,4 +1,4 @@
-"""`memtune watch NAME`: a job on a cluster, live, until it ends. Without a terminal, what changes as lines."""
+"""`memtune watch NAME`: follows a job on a cluster until it ends; without a terminal, prints changes as lines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from memtune_operator.pods.wrapping import METRICS_PORT
 
 _RECONNECT_SECONDS = 2.0
 _REDRAW_SECONDS = 1.0
-# A look at a pod goes through the API server, which should not notice that somebody watches.
+# Reading a pod's metrics goes through the API server, so keep the load low.
 _LOOK_SECONDS, _LOOK_SECONDS_PER_POD = 2.0, 0.1
 _METRICS_SECONDS = 5.0
-# Far more than a pod's ranks have; the pod is the user's own and may answer anything.
+# More than the ranks of a pod have; a user's pod may return anything.
 _MOST_LINES = 20_000
 _TOLD_EVERY_SECONDS = 30.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Watch until the job ends: 0 if it succeeded, 1 if it failed or was deleted, 130 if the watch was interrupted."""
+    """Watch until the job ends; return 0 if it succeeded, 1 if it failed or was deleted, 130 if interrupted."""
     return asyncio.run(_watch(arguments))
 
 
@@ -50,14 +50,14 @@ async def _watch(arguments: argparse.Namespace) -> int:
 
 
 class _Made(NamedTuple):
-    """The pods that the JobSet of a run has made."""
+    """The pods that a run's JobSet created."""
 
     run: str
     names: list[str]
 
 
 class _Watch:
-    """One job, as far as is known of it."""
+    """The watch of one job."""
 
     def __init__(self, job: JobAddress, display: Display) -> None:
         self._job = job
@@ -69,14 +69,14 @@ class _Watch:
         self._made = _Made("", [])
 
     async def to_its_end(self) -> int:
-        """Follow the job and its ranks until it is over."""
+        """Follow the job and its ranks until it ends."""
         following = asyncio.ensure_future(self._follow())
         others = [asyncio.ensure_future(task) for task in (self._look(), self._redraw())]
         try:
             await asyncio.wait({following, *others}, return_when=asyncio.FIRST_COMPLETED)
             for other in others:
                 if other.done():
-                    other.result()  # neither ends but by an error
+                    other.result()  # either ends only with an error
             return await following
         finally:
             for task in (following, *others):
@@ -84,7 +84,7 @@ class _Watch:
             await asyncio.gather(following, *others, return_exceptions=True)
 
     def learn(self, story: JobView) -> None:
-        """The job as it is now."""
+        """Show the new state of the job."""
         for line in news(self._story, story):
             self._display.tell(line)
         self._story = story
@@ -101,11 +101,11 @@ class _Watch:
                     raise
                 if refusal.kind is Kind.RETRY:
                     self._troubled(f"{cluster.sentence(refusal, self._job.server)}; trying again")
-            # However it ended: a server or a proxy that ends each watch at once is not listed from in a fast loop.
+            # Always wait: a server or proxy that closes every watch at once must not cause a busy loop.
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _follow_once(self) -> int | None:
-        """One list and the watch after it, until the server ends it; the exit code once the job is over."""
+        """Run one list and watch until the server ends it; return the exit code once the job is over."""
         is_there = False
         fields = f"metadata.name={self._job.name}"
         async for change in self._job.cluster.changes(API_VERSION, KIND, self._job.namespace, fields=fields):
@@ -129,7 +129,7 @@ class _Watch:
         self._trouble = trouble
 
     async def _look(self) -> None:
-        """Ask the pods of the run that goes on for their metrics, again and again."""
+        """Poll the metrics of the current run's pods."""
         while True:
             found = self._story.live_run if self._story else None
             pods: list[str] = []
@@ -139,17 +139,17 @@ class _Watch:
                     if pods:
                         await self._look_at(found, pods)
                 except RefusalError as refusal:
-                    # Who may not ask will not be allowed to by asking again.
+                    # Without permission, retrying is useless.
                     self._display.tell(f"the metrics of the ranks stay unknown: {refusal.message}")
                     await asyncio.Event().wait()
             await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_PER_POD * len(pods))
 
     async def _pods(self, story: JobView, found: RunStatus) -> list[str]:
-        """The names of a run's pods: known beforehand, or those that its JobSet has made."""
+        """The names of a run's pods: fixed, or those that its JobSet created."""
         if story.job is None or not is_by_job_set(story):
             return _pods(story, found)
         if self._made.run != found.name or len(self._made.names) < story.job.spec.resources.pods:
-            # No pod of a run is ever made anew, so that a full list holds until the run's end.
+            # Pods are never recreated, so a full list is valid until the run ends.
             try:
                 owned = await pods_of(self._job, story, story.job.metadata.uid)
             except RefusalError as refusal:
@@ -176,7 +176,7 @@ class _Watch:
         except RefusalError as refusal:
             if _is_forbidden(refusal):
                 raise
-            return []  # it has not begun to serve them, or has just ended
+            return []  # it does not serve them yet, or has just ended
 
     def _tell_ranks(self, ranks: Ranks) -> None:
         facts = speed(ranks)
@@ -213,7 +213,7 @@ def _pods(story: JobView, run: RunStatus) -> list[str]:
 
 
 async def _some(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The first lines of an answer that may have no end."""
+    """The first lines of a response that may be endless."""
     left = _MOST_LINES
     async for line in lines:
         yield line

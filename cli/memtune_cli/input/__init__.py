@@ -1,1 +1,1 @@
-"""Where commands read a job from: files, a cluster, a state directory."""
+"""Reads jobs for the subcommands: from files, a cluster or a state directory."""

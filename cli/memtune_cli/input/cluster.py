@@ -1,4 +1,4 @@
-"""The cluster of a kubeconfig, as kubectl would choose it, and its refusals as one sentence each."""
+"""Connects to the cluster of a kubeconfig, chosen as by kubectl, and turns API errors into one sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class JobAddress:
-    """One job, and the cluster that it is on."""
+    """A job and its cluster."""
 
     cluster: Client
     server: str
@@ -36,7 +36,7 @@ class JobAddress:
     name: str
 
     async def read(self) -> Manifest:
-        """The job as it is now."""
+        """Read the job."""
         try:
             return await self.cluster.read(API_VERSION, KIND, self.namespace, self.name)
         except RefusalError as refusal:
@@ -50,7 +50,7 @@ class JobAddress:
         try:
             await self.cluster.read("v1", "Namespace", "", self.namespace)
         except RefusalError as other:
-            # Who may not read namespaces is told of the job alone.
+            # Without permission to read namespaces, report only the job.
             if other.kind is Kind.ABSENT:
                 return f"there is no namespace {self.namespace} on {self.server}; give another -n"
         absent = f"there is no MemoryTunedJob {self.name} in namespace {self.namespace}"
@@ -58,7 +58,7 @@ class JobAddress:
 
 
 def job_here(name: str) -> str:
-    """What to say to who means a job of `memtune run` in this directory, by its name or by its state."""
+    """The hint for a user who may mean a `memtune run` job in this directory."""
     for directory in (Path(name), Path(".memtune") / name):
         if name and (directory / "job.json").is_file():
             return f"; the job of memtune run that is here is --state {directory} (status, report, logs)"
@@ -67,7 +67,7 @@ def job_here(name: str) -> str:
 
 @asynccontextmanager
 async def address(arguments: argparse.Namespace) -> AsyncIterator[JobAddress]:
-    """The job that a command names; every refusal of the API server becomes one sentence."""
+    """The job that a command names; API errors become one sentence."""
     for what, name in (("NAME", arguments.name), ("-n", arguments.namespace)):
         if name is not None and not _NAME.fullmatch(name):
             problem = f"{what}: {name!r} cannot be a name; use small letters, digits, '-' and '.'"
@@ -90,7 +90,7 @@ async def address(arguments: argparse.Namespace) -> AsyncIterator[JobAddress]:
 
 
 def sentence(refusal: RefusalError, server: str) -> str:
-    """What the API server refused, and what to do."""
+    """An API error in words, and what to do."""
     if refusal.status is None:
         return f"no answer from {server}: {refusal.message}; is the cluster up, and this the right --context?"
     if refusal.status == 401:
@@ -101,7 +101,7 @@ def sentence(refusal: RefusalError, server: str) -> str:
 
 
 async def _connect(arguments: argparse.Namespace) -> tuple[client.ApiClient, str, asyncio.Future[None]]:
-    """A connection, the namespace that goes with it, and what keeps its credentials fresh."""
+    """Connect; return the client, the default namespace and the task that refreshes the credentials."""
     from kubernetes.aio import client, config
 
     configuration = client.Configuration()
@@ -110,7 +110,7 @@ async def _connect(arguments: argparse.Namespace) -> tuple[client.ApiClient, str
     present = os.pathsep.join(str(file) for file in files if file.exists())
     is_given = arguments.kubeconfig or arguments.context or os.environ.get("KUBECONFIG")
     if not present and not is_given and _NAMESPACE_FILE.exists():
-        # Inside of a pod, as kubectl does there.
+        # Inside a pod, like kubectl.
         with _readable("this pod's ServiceAccount"):
             config.load_incluster_config(configuration)
         nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,7 +118,7 @@ async def _connect(arguments: argparse.Namespace) -> tuple[client.ApiClient, str
     if not present:
         raise InputError(f"{chosen}: there is no such kubeconfig; give --kubeconfig FILE, or set KUBECONFIG")
     with _readable(chosen):
-        # Nothing is written back: a token that was renewed stays with this process.
+        # Refreshed tokens are not written back to the kubeconfig.
         loader = await config.load_kube_config(present, arguments.context, configuration, persist_config=False)
         namespace = loader.current_context["context"].get("namespace") or "default"
         renewal = asyncio.ensure_future(config.refresh_token(loader, configuration))
@@ -127,7 +127,7 @@ async def _connect(arguments: argparse.Namespace) -> tuple[client.ApiClient, str
 
 @contextmanager
 def _readable(file: str) -> Iterator[None]:
-    """Turns what the client raises at a kubeconfig that is none into a sentence."""
+    """Turn the client's exception for an invalid kubeconfig into a sentence."""
     from kubernetes.aio import config
     from yaml import YAMLError
 

@@ -1,4 +1,4 @@
-"""What `memtune run` finds in its state directory of a job that came to its end in an earlier call."""
+"""The result of an earlier `memtune run` of the same job in the state directory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from memtune_cli.input.local_job import job_at
 
 
 def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
-    """What to say before the result is shown again; empty where there is none yet.
+    """The message before an earlier result is shown again; empty if there is none.
 
-    A job that was edited is refused: what is there is not its result, and nothing of it would run.
+    An edited job is refused: the result is not its own, and nothing would run.
     """
     known = job_at(directory)
     status = known.get("status") or {}
@@ -27,13 +27,13 @@ def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
 
 
 def begin_anew(directory: Path) -> str:
-    """How a job of this machine begins anew."""
+    """The hint how to start a local job afresh."""
     return f"to begin anew, give another --state, or remove {directory}"
 
 
 def _as_written(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The spec but for what `memtune run` itself puts there, its own interpreter and that it was interrupted, and for
-    the price, on which no result depends."""
+    """The spec without the fields that `memtune run` sets (interpreter, suspension) and without the price, which does
+    not affect the result."""
     spec = manifest.get("spec") or {}
     runner, resources = spec.get("runner") or {}, spec.get("resources") or {}
     unpriced = {name: value for name, value in resources.items() if name != "gpuHourPrice"}

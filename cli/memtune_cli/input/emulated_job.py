@@ -1,4 +1,4 @@
-"""A run of a job on an emulated GPU, and what is found out before any is started."""
+"""Runs a job's command on an emulated GPU, after checking that it can."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 # The defaults of `memtune emulate` and of the pytest plugin.
 GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
 _NO_TORCH = 3
-# For a command whose time is up, to write down what its memory was.
+# Time for a command that exceeded its limit to write its result.
 _GRACE_SECONDS = 20
-# What only the process on the emulated GPU knows; None of one that never came to use it, or was killed.
+# Fields that only the emulated process knows; None if it never used the GPU or was killed.
 _FOUND = (
     *("phaseBytes", "hostPeakBytes", "pinnedPeakBytes", "kernelLaunches", "stubs", "compilations", "values"),
     *("torch", "history"),
@@ -40,9 +40,9 @@ class EmulationRefusedError(InputError):
 
 
 def prepare(job: Job, directory: Path) -> None:
-    """See that the Python of the job's command has a CUDA build of torch, and build the emulation for it.
+    """Check that the command's Python has a CUDA build of torch, and build the emulation for it.
 
-    The runner lies in ``directory`` already. Nothing is said of a job that cannot be run here on any device.
+    The runner must already be in ``directory``. Jobs that cannot run here on any device are not reported.
     """
     from memtune.wire.run import Run, RunKind
     from memtune_operator.local.backend import refusal_of, started_here
@@ -71,7 +71,7 @@ def prepare(job: Job, directory: Path) -> None:
 def emulated(
     job: Job, plan: Plan, number: int, directory: Path, time_limit: int, snapshot: Path | None
 ) -> dict[str, Any]:
-    """Run a few steps of the job's command under a plan; how it ended, and what its memory did."""
+    """Run a few steps of the job's command under a plan; return how it ended and its memory."""
     from memtune.wire import environment
     from memtune.wire.run import Run, RunKind
     from memtune_operator.local.backend import started_here
@@ -94,7 +94,7 @@ def emulated(
 
 
 def _run(words: list[str], variables: dict[str, str], workdir: Path, time_limit: int) -> int | None:
-    """The exit code; None where the time was up. What the command prints goes to standard error."""
+    """Run the command with its output on stderr; return its exit code, or None after a timeout."""
     process = subprocess.Popen(
         words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
     )

@@ -1,6 +1,4 @@
-"""Reading the one job of a YAML file, which may hold what goes with it. What YAML lets pass and no job can mean is
-refused with its place.
-"""
+"""Parses job files: finds the job among the YAML documents and refuses YAML that no job can mean, with its line."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ import yaml
 from memtune_cli.errors import InputError
 
 _JOB = "MemoryTunedJob"
-# JSON may stand within YAML, so that a config can be put in as it is.
+# YAML includes JSON, so a config.json can be pasted as it is.
 _AROUND_CONFIG = (
     "{apiVersion: memtune.dev/v1alpha1, kind: MemoryTunedJob, metadata: {name: my-job}, spec: {"
     "model: {hfConfig: CONFIG}, training: {globalBatchSize: 64, sequenceLength: 4096}, "
     "resources: {gpusPerNode: 8, gpuProduct: h100-80gb}}}"
 )
-# A job has some hundred values. Aliases that stand for more were made to fill memory.
+# A job has some hundred values; more after alias expansion is an attack ("billion laughs").
 _MOST_VALUES = 100_000
-# And some twenty levels. The C loader calls itself for each, and takes Python down with it where the stack ends.
+# And about twenty levels; the C loader recurses and would overflow the stack.
 _MOST_LEVELS = 100
 _KINDS = {str: "text", int: "a number", float: "a number", bool: "a truth value", list: "a list"}
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader is not always built
-    """YAML in which a key is given once, as the API server demands; plain YAML takes the last."""
+    """A YAML loader that rejects duplicate keys, like the API server."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -41,14 +39,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return mapping
 
 
-# YAML 1.1 reads a number with an exponent as text unless it has a dot and a sign: 1e-06, as every config.json has it.
+# YAML 1.1 reads numbers like 1e-06, common in config.json, as text unless they have a dot and a sign.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
 def job_document(text: str, shown: str) -> dict[str, Any]:
-    """The mapping in a file of one document; of several, such as a job and its volume, the one that is a job."""
+    """The mapping of a single-document file, or the job among several documents."""
     documents = _of_json(text) or _of_yaml(text, shown)
     if len(documents) > 1:
         jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == _JOB]
@@ -73,15 +71,16 @@ def job_document(text: str, shown: str) -> dict[str, Any]:
 
 
 def _of_json(text: str) -> list[Any]:
-    """The document of a JSON file, which may have keys and escapes that YAML has not; none where YAML is to tell."""
+    """The document of a JSON file, which may have keys and escapes that YAML lacks; empty if it should be parsed as
+    YAML."""
     if not text.lstrip().startswith("{"):
         return []
-    # Brackets within texts count too, which sends a file to YAML at worst.
+    # Brackets inside strings count too; at worst the file is parsed as YAML.
     if max(accumulate((letter in "{[") - (letter in "}]") for letter in text)) > _MOST_LEVELS:
         return []
     try:
         document = json.loads(text, object_pairs_hook=_once)
-        json.dumps(document, ensure_ascii=False).encode()  # half of a pair of escapes is no character
+        json.dumps(document, ensure_ascii=False).encode()  # rejects lone surrogates
         return [document]
     except ValueError:
         return []
@@ -107,12 +106,12 @@ def _refuse_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_LEVELS:
-            mark: Any = event.start_mark  # the C parser has a Mark of its own
+            mark: Any = event.start_mark  # the C parser has its own Mark type
             raise yaml.MarkedYAMLError(problem=f"it is nested deeper than {_MOST_LEVELS} levels", problem_mark=mark)
 
 
 def _values(node: Any, known: dict[int, float]) -> float:
-    """How many values a document has with its aliases written out; without end where one stands for itself."""
+    """The number of values after alias expansion; infinite for a recursive alias."""
     if not isinstance(node, (dict, list)):
         return 1
     if id(node) not in known:

@@ -1,4 +1,4 @@
-"""Reads the file of a job, for one GPU or for several."""
+"""Reads job files, for one GPU or several."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 def read_case(file: str, gpu_name: str | None) -> PredictionCase:
-    """Read a job's file, or standard input if it is ``-``."""
+    """Read a job file, or standard input for ``-``."""
     return _read_cases(file, [gpu_name], {})[0]
 
 
 def read_cases(file: str, gpu_names: str | None, prices: Mapping[str, float]) -> list[PredictionCase]:
-    """Read a job's file, for each GPU of a list with commas, or for its own. ``prices`` are dollars an hour by GPU."""
+    """Read a job file for each GPU of a comma-separated list, or for its own. ``prices`` are dollars per hour by
+    GPU."""
     prices = {name.lower(): price for name, price in prices.items()}
     if unknown := [name for name in prices if name not in GPUS]:
         raise InputError(f"--gpu-hour-price: {_unknown(unknown)}")
@@ -114,7 +115,7 @@ def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def _quantization_notes(model: Model) -> tuple[str, ...]:
-    # Files of quantized weights carry it. A job says in its own words what its base is held in.
+    # Present in configs of quantized weights; a job states its base precision itself.
     is_told = model.peft is not None and model.peft.base_quantization != "none"
     if is_told or not (model.hf_config or {}).get("quantization_config"):
         return ()
@@ -145,14 +146,14 @@ def _trace_notes(job: Job, traced: TracedModel | None) -> tuple[str, ...]:
 
 
 def read_manifest(file: str) -> dict[str, Any]:
-    """The one object in a file, or in standard input if it is ``-``."""
+    """The object in a file, or in standard input for ``-``."""
     from memtune_cli.input.job_documents import job_document
 
     return job_document(_read(file), shown_name(file))
 
 
 def read_job(file: str) -> dict[str, Any]:
-    """The one job in a file as it is written there, with nothing wrong in it."""
+    """The validated job in a file, as written there."""
     from memtune.api import SpecError, load_job
 
     manifest = read_manifest(file)
@@ -164,7 +165,7 @@ def read_job(file: str) -> dict[str, Any]:
 
 
 def shown_name(file: str) -> str:
-    """What messages call a file."""
+    """The name of a file in messages."""
     return "standard input" if file == "-" else file
 
 
@@ -185,7 +186,7 @@ def _read(file: str) -> str:
 
 
 def _own_price(job: Job, gpu_name: str | None) -> float | None:
-    """The job's price, unless another GPU is named than the job's own. A virtual GPU's speed, and cost, is no GPU's."""
+    """The job's price; None for another GPU than the job's own, or a virtual one, whose speed is not real."""
     resources = job.spec.resources
     is_other = gpu_name and resources.gpu_product and of_product(resources.gpu_product) != find(gpu_name)
     return None if is_other or resources.device == "virtual" else resources.gpu_hour_price

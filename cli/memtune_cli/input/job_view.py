@@ -1,4 +1,4 @@
-"""The story of a job, read off its object: what `status`, `watch` and `report` show of it. Pure and total."""
+"""JobView: the data that `status`, `watch` and `report` show, read from a job object. Pure; accepts any object."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _OBSTACLES = ("Queued", "Stalled")
 
 
 class RunPeak(NamedTuple):
-    """What a plan was predicted to need, as bars are drawn of it."""
+    """The predicted peak of a plan, for drawing bars."""
 
     device: Interval
     components: tuple[Component, ...]
 
 
 class Budget(NamedTuple):
-    """Probes made, how many there can still be in all, and how many the job allows; the same of GPU-seconds."""
+    """Probes done, possible in total, and allowed by the job; likewise GPU-seconds."""
 
     done: int
     most: int
@@ -43,7 +43,7 @@ class Budget(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a million tokens cost under a plan: as predicted, or as a run measured its speed."""
+    """The cost per million tokens of a plan, predicted or measured."""
 
     what: str
     plan: str
@@ -53,10 +53,10 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class JobView:
-    """One job. ``job`` is None if its spec cannot be read; the status is told nevertheless.
+    """One job. ``job`` is None if its spec is invalid; the status is shown anyway.
 
-    ``state`` is the state directory of a job of `memtune run`, empty for one on a cluster; ``is_left`` says that no
-    `memtune run` is at work on it.
+    ``state`` is the state directory of a `memtune run` job, empty for one on a cluster; ``is_left`` means that no
+    `memtune run` is working on it.
     """
 
     name: str
@@ -73,32 +73,32 @@ class JobView:
 
     @property
     def title(self) -> str:
-        """The job as people tell it from others."""
+        """The display name of the job."""
         return self.name if self.state else f"{self.namespace}/{self.name}"
 
     @property
     def asked_as(self) -> str:
-        """How a command is told of the job."""
+        """The command-line arguments that name the job."""
         return f"--state {self.state}" if self.state else self.name
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will happen any more."""
+        """Whether the job is finished."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the job runs on the virtual GPU, whose numbers are no GPU's."""
+        """Whether the job runs on the virtual GPU, whose numbers are not those of real hardware."""
         return self.job is not None and self.job.spec.resources.device == "virtual"
 
     @property
     def is_emulated(self) -> bool:
-        """Whether the job runs on an emulated GPU, whose memory is counted and which computes nothing."""
+        """Whether the job runs on an emulated GPU, which counts memory and computes nothing."""
         return self.job is not None and self.job.spec.resources.is_emulated
 
     @property
     def subject(self) -> str:
-        """What the job trains on, in one line; empty if its spec cannot be read."""
+        """The job's model and GPUs in one line; empty if its spec is invalid."""
         if self.job is None:
             return ""
         resources, training = self.job.spec.resources, self.job.spec.training
@@ -111,12 +111,12 @@ class JobView:
 
     @property
     def shrink(self) -> Shrink | None:
-        """The memory that a rehearsal takes away."""
+        """The memory that a rehearsal removes."""
         return self.job.spec.resources.shrink if self.job else None
 
     @property
     def world(self) -> int:
-        """All GPUs of one run."""
+        """The number of GPUs of one run."""
         return self.job.spec.resources.world if self.job else 1
 
     @property
@@ -126,32 +126,32 @@ class JobView:
 
     @cached_property
     def usable_bytes(self) -> int:
-        """What one GPU has, as measured last, else as predicted with; 0 if nobody knows."""
+        """The memory of one GPU, last measured or else as used for the prediction; 0 if unknown."""
         measured = [run.peak_bytes.total for run in self.runs if run.peak_bytes and run.peak_bytes.total]
         predicted = self.status.prediction.usable_bytes if self.status.prediction else 0
         return measured[-1] if measured else predicted
 
     def usable_by(self, run: RunStatus) -> int:
-        """What one GPU had while a run went on: a later one may have had less."""
+        """The memory of one GPU during a run, which may differ from later runs."""
         return (run.peak_bytes.total if run.peak_bytes else 0) or self.usable_bytes
 
     def amount(self, size_bytes: float) -> str:
-        """Memory in words, in the unit in which the GPU's is told."""
+        """Format an amount of memory in the unit used for the GPU."""
         return amount(size_bytes, self.usable_bytes or size_bytes)
 
     @property
     def runs(self) -> tuple[RunStatus, ...]:
-        """Every run that is recorded, probes first."""
+        """All recorded runs, probes first."""
         return (*self.status.probes, *self.status.attempts)
 
     @property
     def trail(self) -> tuple[RunStatus, ...]:
-        """Every run and every emulated probe that is recorded."""
+        """All recorded runs and emulated probes."""
         return (*self.status.emulations, *self.runs)
 
     @property
     def live_run(self) -> RunStatus | None:
-        """The newest run that goes on."""
+        """The newest active run."""
         return next((run for run in reversed(self.runs) if not has_ended(run)), None)
 
     @property
@@ -169,17 +169,17 @@ class JobView:
 
     @property
     def obstacle(self) -> Condition | None:
-        """What holds the job back, if anything does."""
+        """The condition that blocks the job, if any."""
         return next((found for kind in _OBSTACLES if (found := self.condition(kind))), None)
 
     @property
     def why(self) -> str:
-        """Why the plan that runs was chosen, in the operator's words."""
+        """Why the current plan was chosen, in the operator's words."""
         tuned = self.condition("Tuned")
         return tuned.message if tuned else ""
 
     def outcome(self, run: RunStatus) -> str:
-        """What became of a run, in a few words."""
+        """The outcome of a run in a few words."""
         if not has_ended(run):
             return "running" if run.started_at else "starting"
         if run.verdict is None:
@@ -197,7 +197,7 @@ class JobView:
         return f"too tight: {max(self.free_share(run) or 0, 0):.1%} free of {self.headroom:.0%}"
 
     def is_tight(self, run: RunStatus) -> bool:
-        """Whether a probe that ended well left less free than a plan must to be launched."""
+        """Whether a successful probe left less free memory than a launch requires."""
         if isinstance(run, AttemptStatus) or not ended_as(run, Verdict.SUCCEEDED):
             return False
         free = self.free_share(run)
@@ -214,7 +214,7 @@ class JobView:
             return False
         if isinstance(run, EmulationStatus) != self._is_chosen_by_emulation:
             return False
-        # Later attempts may have other plans; after many of them the first is not recorded any more.
+        # Later attempts may have other plans, and the first may have been dropped from the status.
         attempts, plan = self.status.attempts, self.status.plan
         chosen = (
             [attempt.plan for attempt in attempts if attempt.number == 1] if attempts else [plan.name if plan else ""]
@@ -228,7 +228,7 @@ class JobView:
 
     @cached_property
     def budget(self) -> Budget | None:
-        """How far the probes have come; None where none is made or where the spec cannot be read."""
+        """The progress of probing; None if there is no probing or the spec is invalid."""
         job = self.job
         if job is None or job.spec.tuning.mode != "Probe":
             return None
@@ -244,18 +244,18 @@ class JobView:
 
     @cached_property
     def front(self) -> list[RunStatus]:
-        """The probes whose plans no other one beats in both objectives, the fastest first."""
+        """The Pareto front of the probes, fastest first."""
         by_number = {probe.number: probe for probe in self.status.probes}
         return [by_number[number] for number in self.status.front if number in by_number]
 
     def cost(self, tokens_per_second: int) -> float | None:
-        """Dollars per million tokens at a speed; None where no price is known, or no speed."""
+        """Dollars per million tokens at a speed; None without a price or speed."""
         price = self.status.gpu_hour_price
         return per_million_tokens(price, self.world, tokens_per_second) if price and self.job else None
 
     @property
     def costs(self) -> list[Cost]:
-        """What a million tokens were predicted to cost, and what they cost in each run that measured its speed."""
+        """The predicted cost per million tokens, and that of each run that measured its speed."""
         prediction = self.status.prediction
         speeds = [("predicted", prediction.plan, prediction.tokens_per_second)] if prediction else []
         for run in self.runs:
@@ -265,11 +265,11 @@ class JobView:
 
     @property
     def measured_plans(self) -> int:
-        """How many plans probes have measured; one that died has shown only that it takes more."""
+        """The number of plans that probes measured; a failed probe does not count."""
         return len({probe.plan for probe in self.status.probes if ended_as(probe, Verdict.SUCCEEDED)})
 
     def _probe_cost(self, job: Job) -> float:
-        """GPU-seconds of one more probe, as the operator reckons with them; 0 where nothing tells."""
+        """GPU-seconds of one more probe, as the operator estimates them; 0 if unknown."""
         prediction = self.status.prediction
         if prediction is None or not prediction.tokens_per_second:
             return 0.0
@@ -283,7 +283,7 @@ class JobView:
 
     @property
     def checkpoint(self) -> str:
-        """Where the job would go on from, in words."""
+        """The checkpoint that the job would resume from, in words."""
         if self.job is None:
             return ""
         if self.job.spec.checkpoint is None:
@@ -299,20 +299,20 @@ class JobView:
         return f"in {path}; {'no report told of one' if has_told else 'none is known of until a run ends'}"
 
     def ended_early(self, run: RunStatus) -> bool:
-        """Whether a run is the newest train run to end, and its script left samples untrained."""
+        """Whether a run is the last finished train run and left samples untrained."""
         is_newest = run in [attempt for attempt in self.status.attempts if has_ended(attempt)][-1:]
         return is_newest and 0 < self.status.trained_samples < self.status.total_samples
 
     @property
     def samples(self) -> str:
-        """How far the newest train run that has ended had come, in words."""
+        """The progress of the last finished train run, in words."""
         words = samples(self.status).removesuffix(" samples")
         ended = [attempt.number for attempt in self.status.attempts if has_ended(attempt)]
         return f"{words} when attempt {ended[-1]} ended" if words and ended else words
 
     @property
     def recoveries(self) -> str:
-        """Relaunches, and how many there may be."""
+        """The number of relaunches and their limit."""
         most_ooms = f" of at most {self.job.spec.retry.max_oom_retries}" if self.job else ""
         most_disruptions = f" of at most {self.job.spec.retry.max_disruptions}" if self.job else ""
         return (
@@ -322,12 +322,12 @@ class JobView:
 
 
 def story_of(manifest: Mapping[str, Any]) -> JobView:
-    """The story of an object as the API server has it."""
+    """Build the view of a job object."""
     metadata = manifest.get("metadata") or {}
     found = manifest.get("status")
     written = found if isinstance(found, Mapping) else {}
     try:
-        # The status is read apart, and with suspicion.
+        # The status is parsed separately and may be invalid.
         job = load_job({name: value for name, value in manifest.items() if name != "status"})
     except SpecError:
         return JobView(metadata.get("name", ""), metadata.get("namespace", "default"), read_status(written))
@@ -335,14 +335,14 @@ def story_of(manifest: Mapping[str, Any]) -> JobView:
 
 
 def error_ratio(run: RunStatus) -> float | None:
-    """Measured over predicted memory, less 1; positive where more was used. A run that died was never at its peak."""
+    """Measured over predicted memory, minus 1; None for a failed run, which did not reach its peak."""
     if not (run.peak_bytes and run.peak_bytes.device and run.predicted_bytes and ended_as(run, Verdict.SUCCEEDED)):
         return None
     return run.peak_bytes.device / run.predicted_bytes - 1
 
 
 def measured_bytes(run: RunStatus) -> int:
-    """The device memory that a run took, or had and asked for when it died; 0 if no report told."""
+    """The device memory that a run used, or held and requested when it ran out; 0 without a report."""
     return run.demanded_bytes or (run.peak_bytes.device if run.peak_bytes else 0)
 
 

@@ -1,4 +1,4 @@
-"""A job of this machine: what `memtune run` keeps of it in its state directory, told as one on a cluster is."""
+"""Reads a `memtune run` job from its state directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtune_operator.local.checkpoints import checkpoint_path
 
 
 def job_at(directory: Path) -> dict[str, Any]:
-    """The job in a state directory; empty if it has none."""
+    """The job in a state directory; empty if there is none."""
     try:
         return job_in(directory)
     except StateError as error:
@@ -22,7 +22,7 @@ def job_at(directory: Path) -> dict[str, Any]:
 
 
 def story_at(directory: Path) -> JobView:
-    """The story of the job in a state directory."""
+    """The view of the job in a state directory."""
     manifest = job_at(directory)
     if not manifest:
         raise InputError(
@@ -32,7 +32,7 @@ def story_at(directory: Path) -> JobView:
 
 
 def told_here(manifest: dict[str, Any], directory: Path) -> JobView:
-    """The story of a job of this machine, with its checkpoints where they are."""
+    """The view of a local job, with its actual checkpoint path."""
     story = story_of(manifest)
     job, state = story.job, str(directory)
     if job is None or job.spec.checkpoint is None:
@@ -43,7 +43,7 @@ def told_here(manifest: dict[str, Any], directory: Path) -> JobView:
 
 
 def _is_at_work(directory: Path) -> bool:
-    """Whether a `memtune run` holds the directory."""
+    """Whether a `memtune run` is using the directory."""
     try:
         with (directory / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The job that `status`, `report` and `logs` are asked for: one on a cluster, or one of `memtune run`."""
+"""Finds the job that `status`, `report` and `logs` name: on a cluster or in a state directory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ON_A_CLUSTER = {
 
 
 def story_of_named(arguments: argparse.Namespace) -> JobView:
-    """The story of the job, wherever it is."""
+    """The view of the named job."""
     directory = state_directory(arguments)
     return story_at(directory) if directory else asyncio.run(_on_cluster(arguments))
 
 
 def state_directory(arguments: argparse.Namespace) -> Path | None:
-    """The directory of a job of `memtune run`; None if one on a cluster is meant."""
+    """The state directory of a `memtune run` job; None for a job on a cluster."""
     given = [shown for part, shown in _ON_A_CLUSTER.items() if getattr(arguments, part, None) is not None]
     if arguments.state is None:
         if arguments.name is None:

@@ -1,4 +1,4 @@
-"""The file of peaks that a project commits, and how a new peak compares with it."""
+"""The committed baseline file of memory peaks, and the comparison of a new peak with it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LINES_SHOWN = 8
 
 
 class PeakError(Exception):
-    """A peak that fails its test. The message says why and what to do."""
+    """A failed peak assertion. The message says why and what to do."""
 
 
 class BaselinePeak(NamedTuple):
-    """One emulated peak, and what makes it comparable with another. ``lines`` are bytes by line of code."""
+    """An emulated peak and the facts that make peaks comparable. ``lines`` are bytes by line of code."""
 
     gpu: str
     ranks: int
@@ -28,14 +28,14 @@ class BaselinePeak(NamedTuple):
 
     @classmethod
     def of(cls, result: Mapping[str, Any], lines: Mapping[str, int]) -> BaselinePeak:
-        """From the result of `memtune emulate`. What is below 1 MiB would only make the file change more often."""
+        """Create it from a `memtune emulate` result. Lines below 1 MiB are dropped to keep diffs small."""
         peaks = {metric: result["measured"]["peakBytes"][metric] for metric in ("allocated", "active", "reserved")}
         large = {line: size for line, size in lines.items() if size >= MIB}
         return cls(result["gpu"]["name"], result["ranks"], result["torch"]["version"], peaks, large)
 
 
 def read(path: Path) -> dict[str, BaselinePeak]:
-    """The peaks of a baseline file; none if there is no file."""
+    """The peaks of a baseline file; empty if there is no file."""
     if not path.exists():
         return {}
     try:
@@ -54,7 +54,7 @@ def read(path: Path) -> dict[str, BaselinePeak]:
 
 
 def write(path: Path, peaks: Mapping[str, BaselinePeak]) -> None:
-    """Write the whole file, sorted, so that its diffs are small."""
+    """Write the file, sorted for small diffs."""
     document = {
         "version": VERSION,
         "peaks": {
@@ -69,7 +69,7 @@ def write(path: Path, peaks: Mapping[str, BaselinePeak]) -> None:
 
 
 def compare(now: BaselinePeak, before: BaselinePeak, metric: str, tolerance: float) -> Iterator[str]:
-    """Why the peak fails against its baseline, line by line; nothing if it does not."""
+    """The lines that explain why a peak fails against its baseline; none if it passes."""
     if (now.gpu, now.ranks) != (before.gpu, before.ranks):
         yield f"The baseline is of {_where(before)}, and this is {_where(now)}, so they cannot be compared."
         yield "Write it anew with pytest --memtune-write-baseline."
@@ -88,7 +88,7 @@ def compare(now: BaselinePeak, before: BaselinePeak, metric: str, tolerance: flo
 
 
 def growth(now: BaselinePeak, before: BaselinePeak) -> Iterator[str]:
-    """The lines that hold more at the peak than they did."""
+    """The lines of code that hold more memory at the peak than before."""
     grown = {line: size - before.lines.get(line, 0) for line, size in now.lines.items()}
     largest = sorted(grown.items(), key=lambda each: -each[1])[:_LINES_SHOWN]
     rows = [f"  +{amount(more, more)}  {line}" for line, more in largest if more >= MIB]
@@ -98,7 +98,7 @@ def growth(now: BaselinePeak, before: BaselinePeak) -> Iterator[str]:
 
 
 def largest(now: BaselinePeak) -> Iterator[str]:
-    """The lines that hold most at the peak."""
+    """The lines of code that hold the most memory at the peak."""
     if now.lines:
         yield "These lines hold most at the peak of allocated memory:"
         yield from (f"  {amount(size, size)}  {line}" for line, size in list(now.lines.items())[:_LINES_SHOWN])

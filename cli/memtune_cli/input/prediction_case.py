@@ -1,4 +1,4 @@
-"""A job on one GPU: everything that a subcommand works on."""
+"""PredictionCase: a job on one GPU with its predictions, as subcommands use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictionCase:
-    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed."""
+    """A job and its predictions. ``notes`` lists the assumptions."""
 
     name: str
     job: Job
@@ -44,7 +44,7 @@ class PredictionCase:
         return Predictor(self.workload)
 
     def ranking(self) -> Ranking:
-        """All plans that the job allows, ranked."""
+        """All plans of the job, ranked."""
         from memtune.planning.space import enumerate_plans, rank
 
         if self.fixed:
@@ -57,13 +57,13 @@ class PredictionCase:
         return rank(self.workload, self.predictor, plans, self.headroom, self.objective)
 
     def refusals(self) -> list[str]:
-        """Why combinations that the job allows are not among its plans."""
+        """Why some combinations that the job allows are not valid plans."""
         from memtune.planning.space import refusals
 
         return [] if self.fixed else refusals(self.workload, self.space)
 
     def _able(self, plan: Plan, where: str) -> Plan:
-        """The same plan, if this job's GPUs can run it."""
+        """Return the plan if this job's GPUs can run it, else raise InputError."""
         from memtune.planning.space import refusal
 
         if reason := refusal(self.workload, plan):
@@ -71,11 +71,10 @@ class PredictionCase:
         return plan
 
     def what_if(self, text: str) -> tuple[PredictionCase, Plan]:
-        """The plan that ``--plan`` names, with the job's own knobs where the name leaves them out; and this job with
-        notes on how far that plan is from what the job allows.
-        """
+        """The plan that ``--plan`` names, with missing knobs taken from the job; and this case with notes on how the
+        plan differs from what the job allows."""
         try:
-            # A job that launches one plan says by that plan whether it offloads.
+            # For a job with a fixed plan, that plan determines offloading.
             space = replace(self.space, offloads=(Offload.NONE,)) if self.fixed else self.space
             plan = self._able(space.completed(Plan.parse(text)), "--plan")
         except ValueError as error:
@@ -118,11 +117,11 @@ class PredictionCase:
         return predicted_host(self.workload, self.predictor, plan)
 
     def fits(self, plan: Plan, prediction: Prediction) -> bool:
-        """Whether the plan is sure to fit, on the GPU and on the host."""
+        """Whether the plan is sure to fit on the GPU and the host."""
         return not self.host_refusal(plan) and prediction.fits(self.workload.gpu.usable_bytes, self.headroom)
 
     def host_refusal(self, plan: Plan) -> str | None:
-        """Why a pod cannot hold what the plan offloads, if it cannot."""
+        """Why a pod cannot hold the plan's offloaded memory, else None."""
         from memtune.planning.space import host_refusal
 
         return host_refusal(self.workload, self.predictor, plan)

@@ -1,4 +1,4 @@
-"""Memory over time, asked of a Prometheus that scrapes the job's pods."""
+"""Queries Prometheus for a job's memory over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCHEMES = ("http", "https")
 
 
 class Series(NamedTuple):
-    """One line: what it is of, and its values at their times, in seconds since the epoch."""
+    """One time series: its label, and values by seconds since the epoch."""
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -30,7 +30,7 @@ def device_memory(url: str, namespace: str, job: str, begin: float, end: float) 
     """The memory in use on the fullest GPU of each train run."""
     labels = f"{{mtj_namespace={json.dumps(namespace)}, mtj={json.dumps(job)}}}"
     reserved = f"memtune_hbm_reserved_bytes{labels}"
-    # Of a GPU that others use too nobody can say what outside of the allocator is its own.
+    # On a shared GPU, the memory outside the allocator cannot be attributed.
     query = f"max by (run) ({reserved} + (memtune_hbm_non_torch_bytes{labels} or {reserved} * 0))"
     step = max(_LEAST_STEP_SECONDS, (end - begin) / _MOST_POINTS)
     answer = _asked(url, {"query": query, "start": f"{begin:.0f}", "end": f"{end:.0f}", "step": f"{step:.0f}"})

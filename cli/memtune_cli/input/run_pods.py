@@ -1,4 +1,4 @@
-"""The pods of a job's runs, by their owners: the job itself, or with `launcher: JobSet` what its JobSets have made."""
+"""Lists the pods of a job's runs by owner: the job, or its JobSets with `launcher: JobSet`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memtune_operator.pods.wrapping import Manifest
 
 
 def is_by_job_set(story: JobView) -> bool:
-    """Whether a JobSet's controller makes the pods, and their names."""
+    """Whether JobSets create and name the pods."""
     return story.job is not None and story.job.spec.launcher == "JobSet" and not story.is_emulated
 
 
 async def pods_of(address: JobAddress, story: JobView, uid: str) -> list[Manifest]:
-    """The pods of all runs of the job with this uid."""
+    """The pods of all runs of the job with the given uid."""
     pods = await _labelled(address, POD)
     if not is_by_job_set(story):
         return owned_by(pods, uid)

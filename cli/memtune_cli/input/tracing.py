@@ -1,4 +1,4 @@
-"""Traces of models: made here by a process of their own, or read from a file that `memtune trace` wrote."""
+"""Model traces: made in a child process, or read from a file written by `memtune trace`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from memtune.memory.traced_model import TracedModel
     from memtune.wire.trace import Trace
 
-# The parser of every command imports this module for these defaults, so that it imports the rest where it is needed.
+# The parser imports this module for these defaults, so heavy imports are local.
 BATCH, MEMORY, TIME_LIMIT_SECONDS = 2, "4Gi", 300
-# The tracer keeps the limit itself, unless somebody stops it.
+# The tracer enforces the limit itself; this margin is for one that is stopped.
 _GRACE_SECONDS = 30
 
 
@@ -30,14 +30,14 @@ def trace_into(
     time_limit: int = TIME_LIMIT_SECONDS,
     told_as: str = "",
 ) -> None:
-    """Write the trace of a factory to a file. ``told_as`` is what the user knows it by, if by another name."""
+    """Write the trace of a factory to a file. ``told_as`` is the name shown to the user, if it differs."""
     _check_torch("tracing")
     words = [factory, "--batch", str(batch), "--sequence-length", str(sequence_length)]
     _trace([*words, "--time-limit", str(time_limit), "--numerics", *numerics], memory, time_limit, output, told_as)
 
 
 def traced_model(job: Job) -> TracedModel:
-    """What a job's factory builds, traced here as a pod of the job would."""
+    """Trace the model of a job's factory, like the job's trace pod does."""
     from tempfile import TemporaryDirectory
 
     from memtune.api import factory
@@ -64,7 +64,7 @@ def _trace(words: list[str], memory: str, time_limit: int, output: Path, told_as
     import subprocess
 
     name = told_as or words[0]
-    # What the factory prints may have no end.
+    # The factory's output may be endless.
     words = [*words, "--quiet", "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(

@@ -1,1 +1,1 @@
-"""What people see: terminal pages, reports, pictures, JSON."""
+"""The output of subcommands: terminal pages, reports, plots and JSON."""

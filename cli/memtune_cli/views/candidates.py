@@ -1,7 +1,7 @@
-"""Every plan that a job allows, as it is believed of them by now, and what it would have cost to try them. Pure.
+"""All plans of a job with what is known of each, and the cost of finding the plan with and without MemTune. Pure.
 
-Nobody knows what plans that were not run would have taken: each is charged at the cheapest probe of the same job, and
-the samples that a checkpoint kept at the speed that was measured.
+The cost of plans that were not run is unknown: each is charged as much as the job's cheapest probe, and the samples
+that a checkpoint saved at the measured speed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memtune_cli.input.job_view import JobView
 
 
 class Group(str, Enum):
-    """What is believed of a plan."""
+    """What is known of a plan."""
 
     FITS = "fits"
     MAY_FIT = "may fit"
@@ -29,7 +29,7 @@ class Group(str, Enum):
 
 
 class Believed(NamedTuple):
-    """One plan that the job allows."""
+    """One plan of the job."""
 
     plan: Plan
     device_bytes: float
@@ -38,7 +38,7 @@ class Believed(NamedTuple):
 
 
 class Reckoned(NamedTuple):
-    """What something took, or would have taken, and the rule by which that is reckoned."""
+    """An actual or avoided cost, and the rule by which it is calculated."""
 
     what: str
     runs: int
@@ -47,7 +47,7 @@ class Reckoned(NamedTuple):
 
 
 def believed(story: JobView) -> list[Believed]:
-    """The plans of a job; none if it describes no model that can be predicted here."""
+    """The plans of a job; none if its model cannot be predicted here."""
     if story.job is None:
         return []
     try:
@@ -60,7 +60,7 @@ def believed(story: JobView) -> list[Believed]:
 def _believed(model: PlanKnowledge, plan: Plan) -> Believed:
     prediction = model.predict(plan)
     group = Group.FITS if model.fits(plan) else Group.MAY_FIT
-    # Of a plan that ran, the host has held what it offloads.
+    # A plan that ran is known to fit the host's memory.
     is_refused = plan not in model.measured_bytes and host_refusal(model.workload, model.predictor, plan) is not None
     if is_refused or prediction.cannot_fit(model.usable_bytes) or not model.may_try(plan):
         group = Group.CANNOT_FIT
@@ -68,7 +68,7 @@ def _believed(model: PlanKnowledge, plan: Plan) -> Believed:
 
 
 def costs(story: JobView, plans: list[Believed]) -> list[Reckoned]:
-    """What finding the plan and keeping it alive took, and what it would have taken without; nothing if emulated."""
+    """The costs of finding the plan and of recovery, and those avoided; none if emulated."""
     if story.is_emulated:
         return []
     paid = [probe for probe in story.status.own_probes if probe.gpu_seconds]
@@ -89,7 +89,7 @@ def costs(story: JobView, plans: list[Believed]) -> list[Reckoned]:
 
 
 def _kept(story: JobView) -> list[Reckoned]:
-    """Training that relaunches did not have to do again."""
+    """Training that relaunches did not have to repeat."""
     resumed = [attempt for attempt in story.status.attempts if attempt.resumed_samples]
     speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
     if not resumed or not speeds or story.job is None:

@@ -1,4 +1,4 @@
-"""What stays and what changes: lines that are told once, and below them, on a terminal, a page that is drawn anew."""
+"""Terminal display: permanent lines, and below them a page that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TextIO
 from memtune_cli.views.screen import Screen
 
 _UP, _CLEAR_BELOW = "\x1b[{}A", "\r\x1b[J"
-# A line that is wrapped by the terminal would be two of those that are erased later.
+# A wrapped line would count as two when the page is erased.
 _CUT_LINES, _WRAP_LINES = "\x1b[?7l", "\x1b[?7h"
 
 
 class Display:
-    """One stream. Where it is no terminal, only the told lines are written."""
+    """The display on one stream. Without a terminal, only permanent lines are written."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -27,18 +27,18 @@ class Display:
         self._shown: list[str] = []
 
     def tell(self, line: str) -> None:
-        """Say something once, with the time of day."""
+        """Print a permanent line with the time of day."""
         self._draw([f"{time.strftime('%H:%M:%S')}  {line}"], self._shown)
 
     def show(self, lines: Sequence[str]) -> None:
-        """The page as it is now, in place of the one before; as much of it as the terminal has lines."""
+        """Replace the page, cut to the height of the terminal."""
         if self.is_live:
-            self.screen = Screen.of(self._stream)  # the window may have another size by now
+            self.screen = Screen.of(self._stream)  # the window may have been resized
             height = shutil.get_terminal_size((100, 40)).lines - 1
             self._draw([], list(lines)[:height])
 
     def end(self, lines: Sequence[str] = ()) -> None:
-        """Nothing changes any more: what is left is these lines, for good."""
+        """Replace the page by permanent lines."""
         self._draw(lines, [])
 
     def _draw(self, told: Sequence[str], shown: list[str]) -> None:
@@ -50,6 +50,6 @@ class Display:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            # The terminal was closed. Nobody reads on, and whoever is told of that has to end what runs.
+            # The terminal was closed: ignore it here, since the signal's handler has to end the runs.
             self.is_live = False
         self._shown = shown

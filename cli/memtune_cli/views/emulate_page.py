@@ -1,4 +1,4 @@
-"""What `memtune emulate JOB.yaml` shows: every plan's memory as predicted and as emulated. Pure."""
+"""The page of `memtune emulate JOB.yaml`: predicted and emulated memory of each plan. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READS_SHOWN = 5
 
 
 def page(screen: Screen, case: PredictionCase, told: Mapping[str, Any]) -> list[str]:
-    """The page of the document."""
+    """Render the JSON document as a page."""
     gpu, ranks = told["gpu"], told["ranks"]
     where = f"rank 0 of {ranks}" if ranks > 1 else "one GPU"
     notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
@@ -78,7 +78,7 @@ def _peaks(screen: Screen, unit: Unit, result: Mapping[str, Any]) -> list[str]:
 def _peak(unit: Unit, result: Mapping[str, Any], metric: str) -> tuple[str, ...]:
     seen, predicted = result["peakBytes"][metric], result["predictedBytes"][metric]
     between = f"{_in(unit, predicted['lower'])} to {_in(unit, predicted['upper'])}"
-    # What ran out of memory would have taken more.
+    # A plan that ran out of memory needs more than this.
     error = f"{seen / predicted['expected'] - 1:+.1%}" if result["outcome"] == "completed" else ""
     return metric, f"{_in(unit, seen)} {unit.name}B", _in(unit, predicted["expected"]), between, error
 
@@ -112,23 +112,23 @@ def _largest(screen: Screen, found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _in(unit: Unit, size_bytes: float) -> str:
-    """An amount with a digit more than elsewhere: an emulation is exact."""
+    """An amount with one digit more than elsewhere, since an emulation is exact."""
     return unit.number(size_bytes, unit.digits)
 
 
 def _short(place: str) -> str:
-    """A line of code with the file's name alone; documents have the whole path."""
+    """A line of code with the file name only; documents have the full path."""
     return place if "/" not in place else f"{Path(place.split(':')[0]).name}:{place.split(':', 1)[1]}"
 
 
 def size(size_bytes: int) -> str:
-    """An amount in the unit that suits it."""
+    """An amount in a suitable unit."""
     unit = unit_of(size_bytes)
     return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
 
 
 def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
-    """What makes the numbers less certain."""
+    """Notes on what makes the numbers less certain."""
     made_up = [each for each in measured["values"] if each["value"] != "true"]
     if made_up:
         times = sum(each["times"] for each in made_up)

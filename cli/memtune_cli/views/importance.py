@@ -1,4 +1,4 @@
-"""Which knobs of a job matter: how much of the differences between its plans each of them explains. Pure."""
+"""Knob importance: the share of the variance between a job's plans that each knob explains. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtune_cli.views.candidates import Believed
 
 
 class Importance(NamedTuple):
-    """One knob: its choices, and the shares of the variance of memory and of speed that it explains by itself."""
+    """One knob: its choices, and the shares of memory and speed variance that it explains alone."""
 
     knob: str
     choices: tuple[str, ...]
@@ -20,7 +20,7 @@ class Importance(NamedTuple):
 
 
 def importances(plans: Sequence[Believed]) -> list[Importance]:
-    """The knobs that the job leaves open, the one that matters most for memory first."""
+    """The open knobs of the job, most important for memory first."""
     parameters = StudyParameters(tuple(each.plan for each in plans))
     found = []
     for knob, choices in parameters.choices.items():
@@ -32,7 +32,7 @@ def importances(plans: Sequence[Believed]) -> list[Importance]:
 
 
 def explained(choices: Sequence[Hashable], values: Sequence[float]) -> float:
-    """The variance between the means of the choices, over that of all values; 0 where all values are equal."""
+    """The variance of the choices' means over the variance of all values; 0 if all values are equal."""
     mean = fmean(values)
     total = sum((value - mean) ** 2 for value in values)
     groups: dict[Hashable, list[float]] = {}

@@ -1,4 +1,4 @@
-"""The story of a job on a screen: the page of `status`, and the parts of it that a live view goes on showing."""
+"""The page of `memtune status`, and the parts of it that live views share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from memtune_cli.views.screen import Screen
 GREEN, YELLOW, RED, BLUE = "32", "33", "31", "34"
 _PHASE_COLOURS = {"Succeeded": GREEN, "Failed": RED, "Recovering": YELLOW, "Suspended": YELLOW}
 _WIDEST_BAR, _NARROWEST_BAR = 40, 12
-# What stands beside a bar of memory, from the indent to the outcome.
+# The width of the text beside a memory bar, from indent to outcome.
 _BESIDE_BAR = 62
 
 
 def page(screen: Screen, story: JobView, now: float) -> list[str]:
-    """The whole story."""
+    """The whole page."""
     parts = (
         heading(screen, story),
         _conditions(screen, story, now),
@@ -42,7 +42,7 @@ def page(screen: Screen, story: JobView, now: float) -> list[str]:
 
 
 def heading(screen: Screen, story: JobView) -> list[str]:
-    """Which job, how far it is, and what it is doing now."""
+    """The job's name, phase and current activity."""
     phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
     if story.obstacle and not story.is_over:
         phase += f" {screen.paint(story.obstacle.type, f'{YELLOW};1')}"
@@ -53,7 +53,7 @@ def heading(screen: Screen, story: JobView) -> list[str]:
 
 
 def _conditions(screen: Screen, story: JobView, now: float) -> list[str]:
-    """Each condition, with its message where no other part of the page says it."""
+    """Each condition, with its message unless it is shown elsewhere on the page."""
     if not story.status.conditions:
         return []
     is_told = {"Predicted": story.peak is not None, "Tuned": bool(story.why)}
@@ -81,7 +81,7 @@ def _prediction(screen: Screen, story: JobView) -> list[str]:
 
 
 def emulations(screen: Screen, story: JobView) -> list[str]:
-    """Each emulated probe's memory as predicted and as emulated."""
+    """Predicted and emulated memory of each emulated probe."""
     if not story.status.emulations:
         return []
     lines = titled(screen, "Emulated probes", "without a GPU; what lies outside of the allocator is an estimate")
@@ -93,7 +93,7 @@ def emulations(screen: Screen, story: JobView) -> list[str]:
 
 
 def probes(screen: Screen, story: JobView) -> list[str]:
-    """How far probing is, and each probe's memory as predicted and as measured."""
+    """The progress of probing, and predicted and measured memory of each probe."""
     found = story.budget
     if found is None and not story.status.probes:
         return []
@@ -106,7 +106,7 @@ def probes(screen: Screen, story: JobView) -> list[str]:
 
 
 def _front(screen: Screen, story: JobView) -> list[str]:
-    """With two objectives: the plans to choose between."""
+    """The Pareto front, for jobs with two objectives."""
     if not story.front:
         return []
     columns = [Column(""), Column("plan", right=False), Column("HBM"), Column("tokens/s"), Column("", right=False)]
@@ -139,7 +139,7 @@ def _progress(story: JobView) -> str:
 
 
 def _run_bars(screen: Screen, story: JobView, run: RunStatus) -> list[str]:
-    """Two bars against the GPU's memory: what was predicted, what was measured."""
+    """Bars of predicted and measured memory against the GPU's."""
     width = max(_NARROWEST_BAR, min(_WIDEST_BAR, screen.width - _BESIDE_BAR))
     full, measured = story.usable_by(run), measured_bytes(run)
     mark = screen.paint("*" if story.is_winner(run) else " ", f"{GREEN};1")
@@ -160,7 +160,7 @@ def _run_bars(screen: Screen, story: JobView, run: RunStatus) -> list[str]:
 
 
 def memory_colour(size_bytes: float, full_bytes: float, headroom: float) -> str:
-    """How near to the end of the memory an amount is."""
+    """The colour for how close an amount is to the limit."""
     if size_bytes > full_bytes:
         return RED
     return YELLOW if size_bytes > full_bytes * (1 - headroom) else GREEN
@@ -173,7 +173,7 @@ def _outcome_colour(run: RunStatus, story: JobView) -> str:
 
 
 def attempts(screen: Screen, story: JobView, now: float) -> list[str]:
-    """The train runs, what each died of, and how the next one came about."""
+    """The train runs: why each failed, and what changed for the next."""
     if not story.status.attempts:
         return []
     columns = [
@@ -210,7 +210,7 @@ def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
 
 
 def _costs(screen: Screen, story: JobView) -> list[str]:
-    """What a million tokens cost, by each speed that is known."""
+    """The cost per million tokens at each known speed."""
     found, price = story.costs, story.status.gpu_hour_price
     if not found or price is None:
         return []
@@ -221,7 +221,7 @@ def _costs(screen: Screen, story: JobView) -> list[str]:
 
 
 def _facts(screen: Screen, story: JobView) -> list[str]:
-    """Where the job would go on from, and what happens next."""
+    """The checkpoint to resume from, and the next step."""
     facts = [
         (name, text)
         for name, text in (
@@ -235,6 +235,6 @@ def _facts(screen: Screen, story: JobView) -> list[str]:
 
 
 def titled(screen: Screen, title: str, text: str) -> list[str]:
-    """A part's title and, beside it, a sentence."""
+    """A section title with a sentence beside it."""
     first, *rest = wrapped(screen, f"{title}  {text}", 2)
     return [first.replace(title, screen.bold(title), 1), *rest]

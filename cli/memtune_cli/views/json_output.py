@@ -1,4 +1,4 @@
-"""The machine-readable output: versioned, and stable within a version. A contract test holds it."""
+"""JSON and YAML output: versioned, and stable within a version (held by a contract test)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ VERSION = 1
 
 
 def header(command: str, case: PredictionCase) -> dict[str, Any]:
-    """What every document about one GPU begins with."""
+    """The header of documents about one GPU."""
     return {**_begun(command, case), **gpu(case), **_asked(case)}
 
 
 def header_of_several(command: str, case: PredictionCase) -> dict[str, Any]:
-    """What a document about several GPUs begins with."""
+    """The header of documents about several GPUs."""
     return {**_begun(command, case), **_asked(case)}
 
 
 def gpu(case: PredictionCase) -> dict[str, Any]:
-    """Which GPU, and its price if it is known."""
+    """The GPU, and its price if known."""
     found = case.workload.gpu
     return {
         "gpu": {"name": found.name, "usableBytes": found.usable_bytes, "guessed": found.guessed},
@@ -50,7 +50,7 @@ def _asked(case: PredictionCase) -> dict[str, Any]:
 
 
 def detail(case: PredictionCase, plan: Plan, prediction: Prediction) -> dict[str, Any]:
-    """One plan with everything that is predicted of it."""
+    """One plan with all its predictions."""
     metrics = ("requested", "allocated", "active", "reserved", "device")
     return {
         "plan": str(plan),
@@ -66,7 +66,7 @@ def detail(case: PredictionCase, plan: Plan, prediction: Prediction) -> dict[str
 
 
 def brief(case: PredictionCase, candidate: Candidate | Dropped) -> dict[str, Any]:
-    """One candidate of many."""
+    """The short form of a candidate."""
     prediction = candidate.prediction
     reason = {"reason": candidate.reason} if isinstance(candidate, Dropped) else {}
     return {"plan": str(candidate.plan), "deviceBytes": _bytes(prediction.device), **_speed(case, prediction), **reason}
@@ -82,7 +82,7 @@ def dump(document: Mapping[str, Any], form: str) -> str:
 
 
 def briefs(case: PredictionCase, candidates: Sequence[Candidate | Dropped]) -> list[dict[str, Any]]:
-    """Many candidates, each in brief."""
+    """The short form of each candidate."""
     return [brief(case, candidate) for candidate in candidates]
 
 

@@ -1,4 +1,4 @@
-"""What a job that generates while it trains keeps in its KV cache, and what that leaves for the optimizer."""
+"""The KV cache of jobs that generate while they train, and the memory it leaves for the optimizer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import wrapped
 from memtune_cli.views.screen import Screen
 
-# What stays on the GPU while a job generates, whatever becomes of gradients and optimizer states.
+# Components that stay on the GPU during generation, even if gradients and optimizer states are offloaded.
 _RESIDENT = ("weights", "workspace", "context", "nccl")
 
 
 class Cache(NamedTuple):
-    """The KV cache of a plan, beside what stays on the GPU in any case."""
+    """The KV cache of a plan, and the memory that is always on the GPU."""
 
     generation: Generation
     resident_bytes: float
@@ -25,7 +25,7 @@ class Cache(NamedTuple):
 
 
 def cache_of(case: PredictionCase, plan: Plan) -> Cache | None:
-    """The cache; None where the job generates nothing."""
+    """The cache; None if the job does not generate."""
     workload = case.workload
     architecture = workload.architecture
     if not workload.evaluation.generates or not isinstance(architecture, Architecture):
@@ -39,7 +39,7 @@ def cache_of(case: PredictionCase, plan: Plan) -> Cache | None:
 
 
 def generating(screen: Screen, case: PredictionCase, plan: Plan) -> list[str]:
-    """The section of a page; empty where the job generates nothing."""
+    """The page section; empty if the job does not generate."""
     cache = cache_of(case, plan)
     return ["", screen.bold("While it generates"), *_lines(screen, cache)] if cache else []
 
@@ -59,7 +59,7 @@ def _lines(screen: Screen, cache: Cache) -> list[str]:
 
 
 def cache_document(cache: Cache) -> dict[str, Any]:
-    """The same for machines."""
+    """The cache for JSON output."""
     budget = cache.budget
     return {
         "residentBytes": round(cache.resident_bytes),

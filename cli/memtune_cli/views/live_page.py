@@ -1,4 +1,4 @@
-"""What a live view of a job shows: how far it is, its probes or its ranks, and what it had to recover from."""
+"""The page of live views (`watch`, `run`): progress, probes or ranks, and recoveries."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from memtune_cli.views.render import level_bar, seconds
 from memtune_cli.views.screen import Screen
 
 _MOST_RANKS = 16
-# What stands beside a bar; on a narrow screen only the peak does.
+# The width of the text beside a bar; a narrow screen only shows the peak.
 _BESIDE_BAR, _PEAK_ALONE, _NARROW = 60, 36, 80
 
 
 def live_page(screen: Screen, story: JobView, ranks: Ranks | None, now: float, trouble: str = "") -> list[str]:
-    """The job as it is now; ``trouble`` is why less is known of it than should be."""
+    """The current page; ``trouble`` says why information is missing."""
     lines = ["", *heading(screen, story), ""]
-    # Once the job trains, its probes are history.
+    # Probes are not shown once the job trains.
     lines += attempts(screen, story, now) or probes(screen, story)
     run = story.live_run
     if run is not None and run.started_at:
@@ -27,7 +27,7 @@ def live_page(screen: Screen, story: JobView, ranks: Ranks | None, now: float, t
 
 
 def _run(screen: Screen, story: JobView, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
-    """The run that goes on, and its ranks as far as they have been heard of."""
+    """The active run and the ranks that reported."""
     kind = "Attempt" if isinstance(run, AttemptStatus) else "Probe"
     since = run_seconds(run, now)
     facts = [f"running for {span(since)}"] if since is not None else []
@@ -50,7 +50,7 @@ def _run(screen: Screen, story: JobView, run: RunStatus, ranks: Ranks | None, no
 
 
 def speed(ranks: Ranks) -> list[str]:
-    """How far and how fast the ranks are, as far as is known; nothing of ranks that were not heard at the last look."""
+    """Progress and speed of the ranks; empty for ranks that did not answer the last poll."""
     if not ranks.latest:
         return []
     facts = [f"step {ranks.steps:,}"] if ranks.steps else []

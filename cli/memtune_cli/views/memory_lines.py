@@ -1,4 +1,4 @@
-"""Which lines of code hold the memory at its peak, read off the history in torch's memory snapshot."""
+"""The lines of code that hold memory at the peak, from the history in a torch memory snapshot."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 WITHOUT_LINE = "in a backward pass, or in a thread without Python"
-# The stack of an allocation begins inside torch and ends where MemTune starts the script.
+# An allocation's stack starts inside torch and ends where MemTune starts the script.
 _NOT_THE_USERS = re.compile(r"<|.*/(torch|memtune_runner)/")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 
 
 def at_peak(snapshot: Path, root: Path) -> dict[str, int]:
-    """The bytes of each line at the moment when most was allocated, the largest first.
+    """The bytes held by each line of code at the peak, largest first.
 
-    A line is named by its file, its function and its text, so that it keeps its name when lines are added above it.
+    A line is named by file, function and text, so its name does not change when lines are added above it.
     """
-    # Our own process wrote it, from the user's own script.
+    # Safe to unpickle: MemTune's own process wrote it.
     history = pickle.loads(snapshot.read_bytes())["device_traces"][0]
     sizes: Counter[str] = Counter()
     for event in _live_at_peak(history):
@@ -31,7 +31,7 @@ def at_peak(snapshot: Path, root: Path) -> dict[str, int]:
 
 
 def _live_at_peak(history: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The allocations that are alive when their sum is largest."""
+    """The live allocations at the peak."""
     events = [event for event in history if event["action"] in ("alloc", "free_requested")]
     used = highest = peak = 0
     live: dict[int, Mapping[str, Any]] = {}
@@ -66,7 +66,7 @@ def _line(file: str, line: int, function: str, root: Path) -> str:
 
 
 def _short(file: str, root: Path) -> str:
-    """A path that is the same on every machine."""
+    """A machine-independent path."""
     if _INSTALLED.match(file):
         return _INSTALLED.sub("", file)
     path = Path(file)

@@ -1,4 +1,4 @@
-"""What happens next in a job, in one sentence. Pure."""
+"""The next step of a job, in one sentence. Pure."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _running(story: JobView) -> str:
 def _over(story: JobView) -> str:
     if story.status.phase == "Failed":
         return f"nothing: the job is over; `memtune logs {story.asked_as}` shows what the failing rank said"
-    # A directory is never deleted.
+    # Local state directories are never deleted.
     seconds = story.job.spec.ttl_seconds_after_finished if story.job and not story.state else None
     return "nothing: the job is over" + (f"; it is deleted {seconds:,} s after its end" if seconds is not None else "")
 

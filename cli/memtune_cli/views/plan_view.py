@@ -1,4 +1,4 @@
-"""The parts of a page that several subcommands show."""
+"""Page sections about a plan, shared by several subcommands."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import between, between_bytes, memory_bar, seconds, wrapped
 from memtune_cli.views.screen import Screen
 
-# Hosts have gigabytes, however small the GPU.
+# Host memory is shown in GB even for a small GPU.
 _HOST = unit_of(GIB)
 
 
 def title(screen: Screen, case: PredictionCase) -> list[str]:
-    """Which job on which GPUs, and what had to be assumed of it."""
+    """The job, its GPUs and the assumptions."""
     return _title(screen, case, f"{case.workload.gpus_per_node} × {_gpu(case.workload)}")
 
 
 def title_of_several(screen: Screen, case: PredictionCase) -> list[str]:
-    """The same of a job that is compared on several GPUs."""
+    """The title for a comparison of several GPUs."""
     return _title(screen, case, f"{counted(case.workload.gpus_per_node, 'GPU')} of each kind")
 
 
@@ -47,7 +47,7 @@ def _gpu(workload: Workload) -> str:
 
 
 def detail_lines(screen: Screen, case: PredictionCase, plan: Plan, prediction: Prediction) -> list[str]:
-    """One plan: how much memory, where it goes, how fast, and what its pod needs on the host."""
+    """One plan in detail: memory by component, speed and host memory."""
     device, usable_bytes = prediction.device, case.workload.gpu.usable_bytes
     free_bytes = usable_bytes - device.expected
     room = f"{amount(abs(free_bytes), usable_bytes)} {'free' if free_bytes >= 0 else 'missing'}"
@@ -83,12 +83,12 @@ def _cost(case: PredictionCase, prediction: Prediction) -> list[str]:
 
 
 def _step(interval: Interval) -> str:
-    # In the unit in which ``seconds`` shows the middle.
+    # In the unit that ``seconds`` chose for the expected value.
     return between(interval) if interval.expected >= 1 else between(interval, 1e-3, 0)
 
 
 def host_lines(screen: Screen, case: PredictionCase, plan: Plan) -> list[str]:
-    """The host memory of a pod, addend by addend."""
+    """The host memory of a pod by component."""
     return [
         line
         for term in case.host(plan).terms

@@ -1,4 +1,4 @@
-"""The picture: where a plan's memory goes, and what other micro-batches would need, against the GPU's line."""
+"""The plot of `memtune plan --plot`: memory by component, and by micro-batch, against the GPU's limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PALETTE = (
     "#c98bb9",
 )
 OTHER_COLOUR = "#b8c2cc"
-# A component has one colour in all pictures; the rarer and smaller ones share one.
+# Each component has one colour in all plots; rare and small ones share one.
 COMPONENT_COLOURS = dict(
     zip(
         (
@@ -51,8 +51,7 @@ COMPONENT_COLOURS = dict(
         strict=True,
     )
 )
-# The lines of plans have colours that no component has, and signs, for one colour must not mean two things. More of
-# them than these cannot be told apart.
+# Plan lines have markers and colours that no component has. More than these could not be distinguished.
 _LINES = (
     ("#111827", "o"),
     ("#d6006e", "s"),
@@ -61,11 +60,11 @@ _LINES = (
     ("#8d4a00", "v"),
     ("#6b7280", "P"),
 )
-# Micro-batches whose numbers still stand apart below an axis.
+# The most micro-batch labels that fit below an axis.
 _TICKS = 8
-# From so many times the GPU's memory on, a plan is shown on a logarithmic axis, or nothing else could be seen.
+# Plans above this multiple of the GPU's memory switch to a logarithmic axis.
 _FAR = 10
-# Typed loosely: matplotlib lists every one of its keys, in some versions only.
+# Loosely typed: only some matplotlib versions have literal types for the keys.
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
@@ -76,14 +75,14 @@ STYLE: Any = {
     "ytick.color": _INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    # Text stays text, and equal input gives an equal file.
+    # Keep text as text, and make the output deterministic.
     "svg.fonttype": "none",
     "svg.hashsalt": "memtune",
 }
 
 
 def draw(path: Path, case: PredictionCase, chosen: Plan, candidates: Sequence[Candidate]) -> None:
-    """Write the picture of a plan and of the candidates around it."""
+    """Draw a plan and its neighbouring candidates."""
     try:
         import matplotlib
     except ImportError:
@@ -108,7 +107,7 @@ def draw(path: Path, case: PredictionCase, chosen: Plan, candidates: Sequence[Ca
 
 
 def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
-    """One row for each component, each beginning where the one above ends."""
+    """A waterfall: one row per component, each starting where the one above ends."""
     unit = unit_of(usable_bytes)
     device, scale = prediction.device, unit.size_bytes
     parts, start = visible_parts(prediction, unit), 0.0
@@ -148,7 +147,7 @@ _BESIDE: dict[str, Any] = {
 
 
 def _micro_batches(axes: Axes, case: PredictionCase, chosen: Plan, candidates: Sequence[Candidate]) -> None:
-    """What each family needs at each micro-batch; the chosen one's is the thick line with its interval."""
+    """The memory of each family by micro-batch; the chosen family is the thick line with its interval."""
     usable_bytes = case.workload.gpu.usable_bytes
     unit = unit_of(usable_bytes)
     limit = usable_bytes / unit.size_bytes
@@ -177,8 +176,8 @@ def _micro_batches(axes: Axes, case: PredictionCase, chosen: Plan, candidates: S
 
 
 def spread(sizes: Collection[int], chosen: int, most: int) -> list[int]:
-    """About ``most`` of the sizes, apart by equal factors where there are more; the chosen one is among them."""
-    # A little less, so that rounding drops none of as many as there may be.
+    """At most about ``most`` of the sizes, spaced by equal factors and including the chosen one."""
+    # A little less, so that rounding drops none.
     step = (max(sizes) / min(sizes)) ** (1 / most) / 1.001
     kept = [chosen]
     for size in sorted((size for size in sizes if size < chosen), reverse=True):
@@ -205,9 +204,9 @@ def _curve(
 
 
 def _curves(chosen: Plan, candidates: Sequence[Candidate], top_bytes: float) -> dict[str, list[Candidate]]:
-    """The families to draw by name: the chosen one's first, then the best ranked; equal curves are drawn once.
+    """The families to draw, by name: the chosen one first, then the best ranked; equal curves are drawn once.
 
-    Those of which all is above the picture's top are left out.
+    Families entirely above the top of the plot are left out.
     """
     drawn: list[tuple[list[str], list[Candidate]]] = []
     for name, members in _families(chosen, candidates).items():
@@ -222,7 +221,7 @@ def _curves(chosen: Plan, candidates: Sequence[Candidate], top_bytes: float) -> 
 
 
 def _alike(one: list[Candidate], other: list[Candidate]) -> bool:
-    # Nearer than 2% two lines lie upon each other.
+    # Lines closer than 2% overlap.
     sizes = ([c.prediction.device.expected for c in members] for members in (one, other))
     return all(abs(a - b) <= 0.02 * b for a, b in zip(*sizes, strict=True))
 
@@ -232,7 +231,7 @@ def _joined(names: list[str]) -> str:
 
 
 def _families(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
-    """Candidates alike but for the micro-batch, in its order; the chosen one's family comes first."""
+    """Groups of candidates that differ only in the micro-batch, in its order; the chosen family first."""
     families: dict[str, list[Candidate]] = {_family(chosen): []}
     for candidate in candidates:
         families.setdefault(_family(candidate.plan), []).append(candidate)

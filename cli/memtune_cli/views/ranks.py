@@ -1,4 +1,4 @@
-"""What the ranks of a run say of themselves: read off the metrics of its pods, and put together over time. Pure."""
+"""The ranks of a run: parses their pods' metrics and tracks speed over time. Pure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from dataclasses import dataclass, field
 _SAMPLE = re.compile(r"(memtune_\w+)\{([^}]*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _RANK = re.compile(r"[0-9]{1,6}")
-# Speed is told over as long as this: a step may take longer than the pause between two looks.
+# The window for speed: a step may take longer than a polling interval.
 _WINDOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The numbers of one rank at one moment, by the names of their metrics without the prefix."""
+    """The metrics of one rank at one moment, by name without the prefix."""
 
     rank: int
     values: dict[str, float] = field(default_factory=dict)
 
     @property
     def total_bytes(self) -> float:
-        """What its device has."""
+        """The memory of the device."""
         return self.values.get("hbm_total_bytes", 0.0)
 
     @property
     def used_bytes(self) -> float:
-        """What is in use on its device."""
+        """The memory in use on the device."""
         return self.values.get("hbm_reserved_bytes", 0.0) + self._outside_bytes
 
     @property
     def peak_bytes(self) -> float:
-        """The most that was in use over the last whole steps."""
+        """The peak over the last complete steps."""
         return self.values.get("hbm_peak_reserved_bytes", 0.0) + self._outside_bytes
 
     @property
@@ -43,7 +43,7 @@ class Reading:
 
     @property
     def fragmentation(self) -> float | None:
-        """The share of the reserved bytes that was not active when most was."""
+        """The share of peak reserved bytes beyond the peak active bytes."""
         return self.values.get("hbm_peak_fragmentation_ratio")
 
     @property
@@ -58,7 +58,7 @@ class Reading:
 
 
 def readings(text: str) -> list[Reading]:
-    """The ranks of one pod, from its metrics; what cannot be read is passed over, for anything may answer."""
+    """Parse a pod's metrics; invalid lines are skipped, since anything may answer."""
     found: dict[int, dict[str, float]] = {}
     for match in _SAMPLE.finditer(text):
         labels = dict(_LABEL.findall(match[2]))
@@ -82,11 +82,11 @@ class Ranks:
     def __init__(self, run: str) -> None:
         self.run = run
         self.latest: tuple[Reading, ...] = ()
-        # When it was looked at, tokens of all ranks, steps and seconds of the rank that is furthest.
+        # For each poll: time, tokens of all ranks, and steps and seconds of the most advanced rank.
         self._history: deque[tuple[float, float, float, float]] = deque()
 
     def seen(self, now: float, found: Iterable[Reading]) -> None:
-        """All ranks were looked at."""
+        """Record a poll of all ranks."""
         self.latest = tuple(sorted(found, key=lambda each: each.rank))
         if not self.latest:
             return
@@ -103,16 +103,16 @@ class Ranks:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens per second over all ranks lately; None before two looks."""
+        """Recent tokens per second of all ranks; None before two polls."""
         if len(self._history) < 2:
             return None
         (start, before, *_), (end, after, *_) = self._history[0], self._history[-1]
-        # Tokens that became fewer are those of ranks that started again.
+        # A lower token count means that ranks restarted.
         return (after - before) / (end - start) if end > start and after >= before else None
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of one optimizer step lately, else since the run began; None before the first."""
+        """Recent seconds per optimizer step, else since the run began; None before the first step."""
         if not self._history:
             return None
         (*_, steps, seconds), (*_, all_steps, all_seconds) = self._history[0], self._history[-1]

@@ -1,4 +1,4 @@
-"""Tables and bars, written by hand: a table library would take longer to import than the prediction takes."""
+"""Text tables and bars. Hand-written: a table library takes longer to import than the prediction takes."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from memtune.memory.prediction import Component, Interval
 from memtune.units import Unit, unit_of
 from memtune_cli.views.screen import Screen
 
-# Components that fill less of the bar than this share one entry.
+# Components below this share of the bar are combined.
 _SMALL = 0.012
 _GLYPHS = "█▓▒░▚▞▤▥▦▧▨▩"
 _ASCII_GLYPHS = "#=+-*%ox~&@$"
-# 256-colour codes that stay apart on dark and light ground.
+# 256-colour codes that are distinguishable on dark and light backgrounds.
 _COLOURS = ("33", "214", "71", "203", "141", "45", "179", "169", "108", "67", "247", "130")
 
 
 class Peak(Protocol):
-    """What one rank needs at the peak, and the parts of it."""
+    """The peak memory of one rank and its components."""
 
     @property
     def device(self) -> Interval:
-        """All of it."""
+        """The total."""
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """What it is made of."""
+        """The components."""
 
 
 class Column(NamedTuple):
-    """One column of a table; ``weight`` is dropped from the highest down where the screen is narrow."""
+    """A table column; on a narrow screen the columns with the highest ``weight`` are dropped first."""
 
     title: str
     right: bool = True
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
 
 def table(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned lines. Columns that do not fit the screen are left out, those with the highest weight first."""
+    """Aligned lines. Columns that do not fit are left out, highest weight first."""
     kept = list(range(len(columns)))
     widths = [max(len(columns[i].title), *(len(row[i]) for row in rows)) for i in kept]
     while sum(widths[i] + 2 for i in kept) > screen.width and max(columns[i].weight for i in kept) > 0:
@@ -56,27 +56,27 @@ def _line(cells: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -
 
 
 def wrapped(screen: Screen, text: str, indent: int) -> list[str]:
-    """The text in lines that fit the screen; all but the first are indented."""
+    """The text wrapped to the screen; all lines but the first are indented."""
     return textwrap.wrap(text, screen.width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def between(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
-    """``55.1–68.0``: the interval without its middle."""
+    """``55.1–68.0``: the bounds of the interval."""
     return f"{interval.lower / scale:,.{digits}f}–{interval.upper / scale:,.{digits}f}"
 
 
 def seconds(value: float) -> str:
-    """A duration with as many digits as mean something."""
+    """A duration with significant digits only."""
     return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
 def between_bytes(interval: Interval, unit: Unit, more_digits: int = 0) -> str:
-    """The same of an amount of memory, in a unit that is named beside it."""
+    """The bounds of an amount of memory, without its unit."""
     return between(interval, unit.size_bytes, unit.digits + more_digits)
 
 
 def memory_bar(screen: Screen, peak: Peak, usable_bytes: int) -> list[str]:
-    """The memory at the peak as one stacked bar against the GPU's, with a legend."""
+    """Peak memory as a stacked bar against the GPU's, with a legend."""
     parts = visible_parts(peak, unit_of(usable_bytes))
     total_bytes = peak.device.expected
     full_bytes = max(total_bytes, usable_bytes)
@@ -92,14 +92,14 @@ def memory_bar(screen: Screen, peak: Peak, usable_bytes: int) -> list[str]:
 
 
 def level_bar(screen: Screen, size_bytes: float, full_bytes: float, width: int, colour: str) -> str:
-    """One amount of memory against all there is."""
+    """A bar of one amount against the total."""
     cells = max(0, min(width, round(width * size_bytes / full_bytes))) if full_bytes else 0
     filled, free = ("█", "·") if screen.unicode else ("#", ".")
     return screen.paint(filled * cells, colour) + screen.dim(free * (width - cells))
 
 
 def visible_parts(peak: Peak, unit: Unit) -> list[Component]:
-    """The components, the small ones summed up as one called ``other``, if it can be seen at all."""
+    """The components, with small ones combined as ``other`` if that is visible."""
     least_bytes = max(_SMALL * peak.device.expected, unit.least_bytes)
     large = [part for part in peak.components if part.bytes.expected >= least_bytes]
     small = [part for part in peak.components if part.bytes.expected < least_bytes]
@@ -111,7 +111,7 @@ def visible_parts(peak: Peak, unit: Unit) -> list[Component]:
 
 
 def _share_cells(sizes: Sequence[float], total: float, width: int) -> list[int]:
-    """Whole cells whose sum is the width: each end is rounded, not each length."""
+    """Bar lengths that sum to the width: boundaries are rounded, not lengths."""
     ends, sum_so_far = [0], 0.0
     for size in sizes:
         sum_so_far += size
@@ -145,7 +145,7 @@ def _legend(screen: Screen, parts: Sequence[Component], total_bytes: float, usab
     rest = entry("free" if free_bytes >= 0 else "missing", abs(free_bytes))
     entries.append(("·" if screen.unicode else ".", "2", rest))
     per_line = max(1, (screen.width - 2) // 33)
-    # Down the columns first, so that the legend is read in the order of the bar.
+    # Column by column, so that the legend follows the order of the bar.
     rows = -(-len(entries) // per_line)
     lines = []
     for row in range(rows):

@@ -1,4 +1,4 @@
-"""The pictures of a job's report, each made of what the status holds. Pure."""
+"""The charts of a job's report, drawn from its status. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memtune_cli.views.svg import Frame
 
 _WIDTH = 960.0
 _ROW = 46.0
-# Points nearer than this to each other are drawn as one.
+# Points closer than this are merged.
 _CELL = 4
 LOOKS = {Group.FITS: "fits", Group.MAY_FIT: "mayfit", Group.CANNOT_FIT: "cannot"}
 _SERIES_LOOKS = ("series0", "series1", "series2", "series3", "series4", "series5")
@@ -27,7 +27,7 @@ _BAND = 0.15
 
 
 def components(story: JobView) -> str:
-    """The predicted memory at the peak as one bar, its interval, and the end of the GPU's memory."""
+    """Predicted peak memory as a bar, with its interval and the GPU's limit."""
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return ""
@@ -51,12 +51,12 @@ def components(story: JobView) -> str:
 
 
 def colour(component: str) -> str:
-    """A component has one colour in all pictures."""
+    """The colour of a component, the same in all charts."""
     return COMPONENT_COLOURS.get(component, OTHER_COLOUR)
 
 
 def runs(story: JobView) -> str:
-    """Each run's memory as predicted and as measured, against what its GPU had."""
+    """Predicted and measured memory of each run against its GPU's."""
     shown = [run for run in story.runs if run.predicted_bytes or measured_bytes(run)]
     if not shown or not story.usable_bytes:
         return ""
@@ -112,7 +112,7 @@ def _told(story: JobView, what: str, run: RunStatus) -> str:
 
 
 def look(story: JobView, run: RunStatus) -> str:
-    """How a run went, as a class of the page's style."""
+    """The CSS class for a run's outcome."""
     if ended_as(run, *OUT_OF_MEMORY):
         return "bad"
     if run.verdict is None:
@@ -121,7 +121,7 @@ def look(story: JobView, run: RunStatus) -> str:
 
 
 def errors(story: JobView) -> str:
-    """How far each measured run was from what was predicted just before it."""
+    """The prediction error of each measured run."""
     shown = [(run, error) for run in story.runs if (error := error_ratio(run)) is not None]
     if not shown:
         return ""
@@ -142,7 +142,7 @@ def errors(story: JobView) -> str:
 
 
 def scatter(story: JobView, plans: Sequence[Believed]) -> str:
-    """Every plan that the job allows by memory and speed; the probed ones are numbered."""
+    """All plans of the job by memory and speed; probed ones are numbered."""
     if not plans or not story.usable_bytes:
         return ""
     frame = Frame(76, 34, _WIDTH - 20, 404)
@@ -172,7 +172,7 @@ def scatter(story: JobView, plans: Sequence[Believed]) -> str:
 
 
 def _front(story: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
-    """A line through the plans that no other measured one beats in both objectives."""
+    """The Pareto front of the measured plans as a line."""
     known = {str(each.plan): each for each in plans}
     found = [known[probe.plan] for probe in story.front if probe.plan in known]
     points = [(across(each.device_bytes), up(each.tokens_per_second)) for each in found]
@@ -195,7 +195,7 @@ def _probed(story: JobView, plans: Sequence[Believed], across: svg.Scale, up: sv
 
 
 def memory(story: JobView, series: Sequence[Series], now: float) -> str:
-    """Memory over time: what Prometheus has of the train runs, and each run's peak from its start to its end."""
+    """Memory over time: Prometheus series of the train runs, and each run's peak from start to end."""
     halves = (("probes", story.status.probes, ()), ("train runs", story.status.attempts, series))
     frames = (Frame(76, 40, _WIDTH / 2 - 14, 270), Frame(_WIDTH / 2 + 50, 40, _WIDTH - 20, 270))
     parts: list[str] = []
@@ -256,7 +256,7 @@ def _unit(full_bytes: float) -> str:
 
 
 def _limit(frame: Frame, x: float, text: str) -> list[str]:
-    """Where the GPU's memory ends."""
+    """The line of the GPU's memory limit."""
     return [
         svg.line(x, frame.top - 8, x, frame.bottom, "limit"),
         svg.words(x, frame.top - 14, text, "limittext", "end"),

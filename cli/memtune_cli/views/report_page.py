@@ -1,4 +1,4 @@
-"""A job's report as one HTML page that asks nobody for anything: words, tables and pictures. Pure."""
+"""A job's report as one self-contained HTML page: text, tables and charts. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _header(story: JobView) -> str:
 
 
 def _tiles(story: JobView) -> str:
-    """The few numbers that somebody in a hurry wants."""
+    """The key numbers."""
     found = [error for run in story.runs if (error := error_ratio(run)) is not None]
     peaks = [measured_bytes(run) for run in story.runs if run.peak_bytes]
     speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
@@ -108,12 +108,12 @@ def _tiles(story: JobView) -> str:
 
 
 def _chronicle(story: JobView) -> str:
-    """Conditions and ends of runs in the order of their times."""
+    """The timeline: conditions and ends of runs, by time."""
     told = [
         (each.last_transition_time, _CONDITIONS.get(each.type, 4), each.message, _LOOKS.get(each.type, "step"))
         for each in story.status.conditions
         if each.status == "True"
-        and each.type != "Launched"  # its message is of the last attempt, its time of the first
+        and each.type != "Launched"  # its message is about the last attempt, its time is that of the first
     ]
     for run in story.trail:
         if isinstance(run, AttemptStatus) and run.started_at:
@@ -121,7 +121,7 @@ def _chronicle(story: JobView) -> str:
         if has_ended(run):
             place = 3 if isinstance(run, AttemptStatus) else 1
             told.append((run.ended_at or "", place, ended(run), charts.look(story, run)))
-    # Sorting leaves what has the same time and place in its order, which is that of the attempts.
+    # Sorting is stable, so entries of the same time and rank stay in the order of the attempts.
     told.sort(key=lambda each: (to_seconds(each[0]) or 0.0, each[1]))
     items = (
         f"<li class={look}><time>{escape(at.replace('T', ' ').rstrip('Z'))}</time><p>{escape(text)}</p></li>"
@@ -130,7 +130,7 @@ def _chronicle(story: JobView) -> str:
     return f"<ol class=chronicle>{''.join(items)}</ol>" if told else ""
 
 
-# The place of a condition among what happened in one second: probes end at 1, attempts start and end at 3.
+# The order of conditions within one second: probes end at 1, attempts start and end at 3.
 _CONDITIONS = {"Predicted": 0, "Tuned": 2}
 _LOOKS = {"Complete": "good", "Failed": "bad", "Stalled": "bad"}
 
@@ -153,7 +153,7 @@ def _predicted(story: JobView) -> str:
 
 
 def _legend(entries: Iterable[tuple[str, str]]) -> str:
-    """What colours mean."""
+    """The colour legend."""
     keys = " ".join(f"<span><i {svg.look_of(look)}></i>{escape(text)}</span>" for look, text in entries)
     return f"<p class=legend>{keys}</p>"
 

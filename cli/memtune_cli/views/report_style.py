@@ -1,4 +1,4 @@
-"""How a report looks, by day and by night; its colours are those of `memtune plan --plot`."""
+"""The CSS of a report, light and dark, with the colours of `memtune plan --plot`."""
 
 STYLE = """
 :root { color-scheme: light dark; --ground: #ffffff; --panel: #f6f8fa; --ink: #1f2933; --soft: #616e7c;

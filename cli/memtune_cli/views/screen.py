@@ -1,4 +1,4 @@
-"""What the terminal can show: its width, colours, and whether it knows block characters."""
+"""Terminal capabilities: width, colours and block characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NARROWEST = 48
 
 @dataclass(frozen=True)
 class Screen:
-    """How to write for one stream."""
+    """The capabilities of one stream."""
 
     width: int
     colours: bool
@@ -22,7 +22,7 @@ class Screen:
 
     @classmethod
     def of(cls, stream: TextIO) -> Screen:
-        """Colours only on a terminal that wants them (https://no-color.org)."""
+        """Detect them; colours only on a terminal and unless disabled (https://no-color.org)."""
         terminal = stream.isatty()
         wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         width = shutil.get_terminal_size((100, 40)).columns
@@ -33,19 +33,19 @@ class Screen:
         )
 
     def paint(self, text: str, code: str) -> str:
-        """The text in an ANSI style, where there are colours."""
+        """The text in an ANSI style, if colours are on."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colours and code else text
 
     def bold(self, text: str) -> str:
-        """Emphasis."""
+        """Bold text."""
         return self.paint(text, "1")
 
     def dim(self, text: str) -> str:
-        """What can be skipped."""
+        """Dimmed text."""
         return self.paint(text, "2")
 
     def plain(self, text: str) -> str:
-        """The text with every sign that the stream knows."""
+        """The text with characters that the stream cannot encode replaced."""
         return text if self.unicode else text.translate(_ASCII)
 
 

@@ -1,4 +1,4 @@
-"""What is new about a job since somebody last looked at it, a line for each. Pure."""
+"""The changes between two states of a job, one line each. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtune_cli.input.job_view import JobView
 
 
 def without_shown(text: str, shown: Collection[str]) -> str:
-    """The text without a beginning that was shown before: as a rule, how a run ended."""
+    """The text without a prefix that was shown before, usually how a run ended."""
     for each in shown:
         if text.startswith((f"{each}; ", f"{each}. ")):
             text = text[len(each) + 2 :]
@@ -18,7 +18,7 @@ def without_shown(text: str, shown: Collection[str]) -> str:
 
 
 def saying(before: JobView | None, after: JobView, shown: Collection[str] = ()) -> list[str]:
-    """What a job is doing now, if that is news, and of its message what was not ``shown`` already."""
+    """The job's current activity, if it changed, without the parts of its message already ``shown``."""
     was, now = before.status if before else None, after.status
     is_new_phase = was is None or was.phase != now.phase
     if was and not is_new_phase and was.message == now.message:
@@ -28,9 +28,9 @@ def saying(before: JobView | None, after: JobView, shown: Collection[str] = ()) 
 
 
 def news(before: JobView | None, after: JobView) -> list[str]:
-    """What happened between two looks at a job, a line for each: runs that ended, and what it is doing now."""
+    """The changes between two states: runs that ended, and the current activity."""
     said = saying(before, after)
     known = {run.name for run in (before or after).runs if has_ended(run)}
     endings = [ended(run) for run in after.runs if has_ended(run) and run.name not in known]
-    # What became of a run is often part of what the job is doing about it.
+    # A job's message often repeats the outcome of its run.
     return [line for line in endings if not any(line in sentence for sentence in said)] + said

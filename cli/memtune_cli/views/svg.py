@@ -1,4 +1,4 @@
-"""Pictures inside of a page: rectangles, lines, texts and axes. Colours are the page's, so that it may be dark."""
+"""Inline SVG: rectangles, lines, text and axes. Colours are CSS classes of the page, for dark mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scale = Callable[[float], float]
 
 
 class Frame(NamedTuple):
-    """The part of a picture in which the data is drawn; around it stand titles and axes."""
+    """The plot area, inside the titles and axes."""
 
     left: float
     top: float
@@ -19,22 +19,22 @@ class Frame(NamedTuple):
     bottom: float
 
     def across(self, low: float, high: float) -> Scale:
-        """From a value to its place from left to right."""
+        """A scale from values to x coordinates."""
         return lambda value: self.left + (value - low) / ((high - low) or 1.0) * (self.right - self.left)
 
     def up(self, low: float, high: float) -> Scale:
-        """From a value to its place from the bottom up."""
+        """A scale from values to y coordinates, bottom up."""
         return lambda value: self.bottom - (value - low) / ((high - low) or 1.0) * (self.bottom - self.top)
 
 
 def picture(width: float, height: float, title: str, parts: Sequence[str]) -> str:
-    """The whole picture, as wide as the page lets it be; the title is for those who cannot see it."""
+    """The SVG element, as wide as the page; the title is for screen readers."""
     shape = f'viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}"'
     return f"<svg {shape}>\n{chr(10).join(parts)}\n</svg>"
 
 
 def box(left: float, top: float, width: float, height: float, look: str, told: str = "", round_by: float = 2) -> str:
-    """A rectangle; ``look`` is a class of the page's, or a style. ``told`` is shown when the mouse is over it."""
+    """A rectangle; ``look`` is a CSS class or a style, ``told`` a tooltip."""
     place = f'x="{left:.1f}" y="{top:.1f}" width="{max(width, 0.0):.1f}" height="{max(height, 0.0):.1f}"'
     return f'<rect {place} rx="{round_by:g}" {look_of(look)}>{_told(told)}</rect>'
 
@@ -56,12 +56,12 @@ def path(points: Sequence[tuple[float, float]], look: str, told: str = "") -> st
 
 
 def words(x: float, y: float, text: str, look: str = "", anchor: str = "start") -> str:
-    """A line of text; whatever it says, it is text."""
+    """A line of text, escaped."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {look_of(look)}>{escape(text)}</text>'
 
 
 def x_axis(frame: Frame, scale: Scale, ticks: Sequence[tuple[float, str]], title: str = "") -> list[str]:
-    """Faint lines from top to bottom with their values below."""
+    """Vertical grid lines with values below."""
     parts = []
     for value, text in ticks:
         parts.append(line(scale(value), frame.top, scale(value), frame.bottom, "grid"))
@@ -70,7 +70,7 @@ def x_axis(frame: Frame, scale: Scale, ticks: Sequence[tuple[float, str]], title
 
 
 def y_axis(frame: Frame, scale: Scale, ticks: Sequence[tuple[float, str]], title: str = "") -> list[str]:
-    """Faint lines from left to right with their values beside."""
+    """Horizontal grid lines with values beside them."""
     parts = []
     for value, text in ticks:
         parts.append(line(frame.left, scale(value), frame.right, scale(value), "grid"))
@@ -79,7 +79,7 @@ def y_axis(frame: Frame, scale: Scale, ticks: Sequence[tuple[float, str]], title
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values between two, the ends among them if they are round."""
+    """Round values between ``low`` and ``high``, including the ends if they are round."""
     span = high - low
     if not (span > 0 and math.isfinite(span)):
         return [low]
@@ -91,7 +91,7 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def look_of(look: str) -> str:
-    """The attribute that a class of the page's, or a style, is."""
+    """The SVG attribute for a CSS class or a style."""
     if not look:
         return ""
     return f'style="{escape(look)}"' if ":" in look else f'class="{escape(look)}"'

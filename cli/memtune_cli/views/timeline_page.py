@@ -1,4 +1,4 @@
-"""The memory of one step as a web page that needs nothing but itself."""
+"""The memory timeline of one step as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(path: Path, title: str, timeline: Timeline) -> None:
 
 
 def page(title: str, timeline: Timeline) -> str:
-    """The picture drawn already; the script only tells what is under the pointer."""
+    """The page with a static SVG; the script only adds tooltips."""
     places = timeline.thinned(_COLUMNS)
     points = [timeline.points[place] for place in places]
     top = 1.08 * sum(timeline.points[timeline.peak])
@@ -30,7 +30,7 @@ def page(title: str, timeline: Timeline) -> str:
         f'<li><i style="background:{colour}"></i>{escape(name)}</li>'
         for name, colour in zip(timeline.kinds, COLOURS, strict=True)
     )
-    # A closing tag inside a string would end the script.
+    # A closing tag inside a string would end the script element.
     data = json.dumps(shown, separators=(",", ":")).replace("</", "<\\/")
     return _PAGE.format(
         title=escape(title),
@@ -45,7 +45,7 @@ def page(title: str, timeline: Timeline) -> str:
 
 
 def _layers(points: list[tuple[int, ...]], across: float, top: float) -> str:
-    """One area for each kind, on those below it."""
+    """Stacked areas, one per kind."""
     below = [0] * len(points)
     shapes = []
     for kind, colour in enumerate(COLOURS):

@@ -1,4 +1,4 @@
-"""The memory of one step as a picture: what is there at every moment, by kind."""
+"""The memory timeline of one step as a plot, stacked by kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memtune.units import GIB, gib
 from memtune_cli.errors import InputError, installing
 from memtune_cli.views.plot import STYLE
 
-# One colour for each of memtune.memory.replay.tape.KINDS.
+# A colour for each of memtune.memory.replay.tape.KINDS.
 COLOURS = ("#3b6fb6", "#e0a030", "#8c6bb1", "#6ab7b5", "#4c9f70", "#d9705a")
 _COLUMNS = 1600
 

@@ -1,5 +1,4 @@
-"""A Prometheus and a page of dashboards beside the cluster, for whoever asks for them.
+"""Prometheus and a dashboards page beside the dev cluster, on request.
 
-Read in this order: lifecycle (how they are started and ended), prometheus, targets (the pods that it is told of), page
-(how it is built), dashboards (who serves it).
+Reading order: lifecycle (start and stop), prometheus, targets (pod discovery), page (build), dashboards (server).
 """

@@ -1,4 +1,4 @@
-"""The server of the dashboards' page: the page itself, the chart's dashboards as they are, and Prometheus's answers."""
+"""The HTTP server of the dashboards page: serves the page and the chart's dashboards, and proxies Prometheus."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class _Handler(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def translate_path(self, path: str) -> str:
-        """A file of the page; an address that is none is a dashboard's, and the page finds out which."""
+        """Map a URL to a file; other URLs are dashboards and get the page, which routes them."""
         root = page.directory().resolve()
         file = (root / urlsplit(path).path.lstrip("/")).resolve()
         return str(file if file.is_file() and file.is_relative_to(root) else root / "index.html")
 
     def log_request(self, *_: object) -> None:
-        """Say nothing: every panel asks every few seconds."""
+        """No access log: every panel polls every few seconds."""
 
     def _ask_prometheus(self) -> None:
         try:

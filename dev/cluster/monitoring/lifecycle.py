@@ -1,4 +1,4 @@
-"""Prometheus and the page of the dashboards, beside a cluster that is up: a supervisor with parts of their own."""
+"""Starts and stops Prometheus and the dashboards page under their own supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dev.cluster.versions import MONITORING_PACKAGES
 
 
 def start() -> None:
-    """Start all of it, unless it runs and nothing of it is dead."""
+    """Start everything, unless all of it is running."""
     if supervisor_pid(MONITORING_LOCK) is None or monitoring_problems():
         stop()
         packages.provide(MONITORING_PACKAGES)
@@ -30,7 +30,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """End all of it; what Prometheus has stored stays as long as the cluster."""
+    """Stop everything; Prometheus's data is kept until the cluster is taken down."""
     pids = part_pids(MONITORING_STATUS).values()
     if (supervisor := supervisor_pid(MONITORING_LOCK)) is not None:
         os.kill(supervisor, signal.SIGKILL)

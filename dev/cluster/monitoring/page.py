@@ -1,4 +1,4 @@
-"""The page that draws the dashboards, built once by npm from page_sources and kept outside the checkout."""
+"""Builds the dashboards page with npm from page_sources; it is cached outside the checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCES = Path(__file__).with_name("page_sources")
 
 
 def directory() -> Path:
-    """Where the page of these sources is, or will be once it is built."""
+    """The directory of the built page, existing or not."""
     content = hashlib.sha256()
     for path in sorted(path for path in _SOURCES.rglob("*") if path.is_file()):
         content.update(f"{path.relative_to(_SOURCES)}\0".encode() + path.read_bytes())
@@ -24,16 +24,16 @@ def directory() -> Path:
 
 
 def provide() -> None:
-    """Install what builds the page, if these sources were never built."""
+    """Install the build tools, if these sources were never built."""
     if not directory().is_dir():
         packages.provide(PAGE_PACKAGES)
 
 
 def build() -> None:
-    """Build the page, if these sources never were; it appears in one rename."""
+    """Build the page, if these sources were never built; it appears in one rename."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "page.lock").open("w") as lock:
-        # Whoever builds at the same time may build the same.
+        # A concurrent build may produce the same directory.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory().is_dir():
             _build(directory(), CACHE / "page.log")

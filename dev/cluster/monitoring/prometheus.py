@@ -1,4 +1,4 @@
-"""A real Prometheus with the configuration and the rules that are shipped, and the pods that are found for it."""
+"""Runs Prometheus with the shipped configuration and rules, and the discovered pods as targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dev.cluster.supervisor import Part
 URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 _SHIPPED = CHECKOUT / "docs" / "prometheus.yaml"
 _SETTINGS = MONITORING / "prometheus.yaml"
-# How this Prometheus differs from one in a cluster of days and weeks: jobs end after a minute or two here.
+# Differences from a long-lived Prometheus: jobs here end after a minute or two.
 _CHANGES = {
     "scrape_interval: 15s": "scrape_interval: 1s",
     "evaluation_interval: 30s": "evaluation_interval: 2s",
@@ -30,8 +30,8 @@ def prometheus() -> Part:
         "--storage.tsdb.retention.size=512MB",
         f"--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}",
         "--log.level=warn",
-        # A run of the quickstart ends after eight seconds. Prometheus takes up to five to notice a new target, and
-        # would take five more to scrape it.
+        # A quickstart run takes eight seconds. Prometheus takes up to five to notice a new target and five more to
+        # scrape it.
         "--scrape.discovery-reload-interval=1s",
     ]
     return Part("prometheus", argv, LOGS / "prometheus.log", ready=_is_ready)

@@ -1,7 +1,7 @@
-"""Finding pods for a Prometheus that cannot ask Kubernetes itself: Debian builds it without that.
+"""Pod discovery for Debian's Prometheus, which is built without Kubernetes service discovery.
 
-Every port of a pod is a target with the labels by which Prometheus's own discovery (`role: pod`) describes it. What is
-scraped, and under which names, is left to the relabeling of docs/prometheus.yaml, as in any other cluster.
+Every port of a pod is a target with the labels of Prometheus's own discovery (`role: pod`). The relabeling in
+docs/prometheus.yaml decides what is scraped, as in any other cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def targets() -> Part:
 
 
 def describe(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Prometheus's file of targets: one for each port that a container declares."""
+    """The targets file: one target per declared container port."""
     return [
         {"targets": [f"{pod['status']['podIP']}:{port['containerPort']}"], "labels": _labels(pod, container, port)}
         for pod in pods

@@ -1,1 +1,1 @@
-"""The Kubernetes API: the client, its cache, the Lease, and Kubernetes as the backend of jobs."""
+"""The Kubernetes backend: the API client, its watch cache, leader election, pod creation and reading."""

@@ -1,4 +1,4 @@
-"""Jobs whose runs are pods of a cluster."""
+"""The Kubernetes backend: jobs whose runs are pods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _log = logging.getLogger("memtune")
 
 
 class KubernetesBackend:
-    """Reads jobs and nodes from the API server, and what jobs own from the watches of its caches."""
+    """Reads jobs and nodes from the API server, and owned objects from its watch caches."""
 
     def __init__(self, cluster: Client, settings: Settings) -> None:
         self._cluster = cluster
@@ -55,12 +55,12 @@ class KubernetesBackend:
         self._creations = PodCreator(cluster, settings.runner_image, settings.policy.is_restricted)
 
     async def follow(self, wake: Callable[[Key], None]) -> None:
-        """Keep up with what jobs own, for ever."""
+        """Watch the objects that jobs own, until cancelled."""
         watches = (cache.follow(self._cluster, wake) for cache in self._caches.values())
         await asyncio.gather(*watches, self._nodes.look_after(self._caches[POD].nodes_by_job, wake))
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
-        """The job as the API server has it now, and what it owns."""
+        """Return the job as the API server has it now, and the objects it owns."""
         try:
             manifest = await self._cluster.read(API_VERSION, KIND, key.namespace, key.name)
         except RefusalError as refusal:
@@ -82,30 +82,30 @@ class KubernetesBackend:
         return await self._measurements.recall(Snapshot(manifest, observed, job))
 
     async def write(self, snapshot: Snapshot, status: Manifest) -> None:
-        """A conditional write: the resourceVersion is the one that was read."""
+        """Write the status with the resourceVersion that was read."""
         await self._cluster.replace_status(snapshot.manifest, status)
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
-        """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
-        assert snapshot.job is not None  # only a job that could be read has runs
+        """POST the missing objects. The first refusal skips the rest of that run, which would be refused as well."""
+        assert snapshot.job is not None  # only a parsed job has runs
         return await self._creations.create(snapshot.job, runs, now)
 
     async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
-        """In the namespace's ConfigMap."""
-        assert snapshot.job is not None  # only a job that could be read has a factory
+        """Cache it in the namespace's ConfigMap."""
+        assert snapshot.job is not None  # only a parsed job has a factory
         pods = owned_by(await self._caches[POD].of_job(Key.of(snapshot.job)), snapshot.job.metadata.uid)
         return await self._traces.remember(snapshot.job, trace, pods, now)
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
-        """In another ConfigMap of the namespace."""
+        """Cache it in the namespace's second ConfigMap."""
         return await self._measurements.remember(snapshot, measured)
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
-        """In the same ConfigMap."""
+        """Cache it in the same ConfigMap as the measurements."""
         return await self._measurements.remember_probes(snapshot, probes, now)
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
-        """Each with its uid as precondition."""
+        """Delete each object with its uid as precondition."""
         namespace = snapshot.manifest["metadata"]["namespace"]
         kinds = {str(kind): kind for kind in self._caches}
         for each in deletions:
@@ -115,7 +115,7 @@ class KubernetesBackend:
             await self._cluster.delete(manifest, each.grace_seconds)
 
     async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
-        """One event on the job for each. A server that takes none costs nothing but a line in the log."""
+        """Post one Kubernetes event for each. A failure is only logged."""
         for position, each in enumerate(events):
             try:
                 await self._cluster.create(event(snapshot.manifest, each, position))
@@ -124,7 +124,7 @@ class KubernetesBackend:
                     _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
 
     async def delete_job(self, snapshot: Snapshot) -> None:
-        """What the job owns goes with it."""
+        """Delete the job; its owned objects are garbage-collected."""
         await self._cluster.delete(snapshot.manifest)
 
     async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
@@ -152,7 +152,7 @@ class KubernetesBackend:
     def _seen_going(self, job: Job) -> dict[Place, float]:
         resource = job.spec.resources.gpu_resource
         found = self._caches[POD].seen_going(Key.of(job)).items()
-        # Where even the kubelet does not know, nobody does.
+        # No kubelet report means the time is unknown.
         return {place: held for place, seen in found if (held := held_seconds(seen, resource)) is not None}
 
     def _runs(
@@ -165,7 +165,7 @@ class KubernetesBackend:
             index = index_of(pod)
             if index is not None:
                 one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now, patience)
-                # What is of no run is deleted.
+                # Objects that belong to no run are deleted.
                 run = "" if is_outdated(pod, job, self._settings.runner_image) else run_of(pod)
                 found.setdefault(run, []).append(one)
         for job_set in job_sets:
@@ -184,20 +184,20 @@ class KubernetesBackend:
     async def _refusals(
         self, job: Job, manifest: Manifest, checked: preflight.Preflight, now: float
     ) -> tuple[Refusal, ...]:
-        """Everything that forbids any pod of the job."""
+        """Every reason why no pod of the job may be created."""
         if checked.refusal:
             return (checked.refusal,)
         if taken := await self._creations.name_taken(job, now):
             return (taken,)
         status = _status(manifest)
-        # Once a run was taken, the next one says what it is refused.
+        # After one run was accepted, a refusal of a later one is reported by its own creation.
         if checked.pod is None or status.get("probes") or status.get("attempts"):
             return ()
         return await self._creations.dry_run(job, checked.pod, now)
 
 
 def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list[Manifest]) -> list[Manifest]:
-    """The pods that a JobSet of the job's has made, by the uids of all that is in between."""
+    """The pods that the job owns through a JobSet, found by following owner uids."""
     return owned_through(found[POD], owned_through(found.get(BATCH_JOB, []), job_sets))
 
 

@@ -1,4 +1,4 @@
-"""What all jobs own, kept up to date by one watch for each kind; nothing is listed again that can be watched on."""
+"""Watch caches: the objects that jobs own, one watch per kind, relisted only when a watch cannot resume."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from memtune_operator.pods.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
 _RETRY_SECONDS = 2.0
-# Kinds are installed and roles are mended by people.
+# CRDs and roles may be added while the operator runs, so it retries.
 _UNCHANGED_SECONDS = 30.0
 _THROUGH = names.ANNOTATION_JOB
-# A run, and the index of a pod in it.
+# A run name and the index of a pod in that run.
 Place = tuple[str, int]
 
 
 class NotWatchedError(RefusalError):
-    """The server does not let the operator know what there is of a kind, so that nothing can be decided."""
+    """The operator may not watch a kind, so nothing can be decided."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Kind.REFUSED, message)
 
 
 class Cache:
-    """The objects of one kind, in the namespaces that are watched; no name of one means all."""
+    """The objects of one kind in the watched namespaces; an empty name means all namespaces."""
 
     def __init__(self, kind: ObjectKind, namespaces: Sequence[str]) -> None:
         self._kind = kind
         self._by_job: dict[Key, dict[str, Manifest]] = {}
-        # Places in runs whose pods were watched until they were gone, and what is known of those.
+        # Pods whose deletion was observed, by their place in a run.
         self._seen_going: dict[Key, dict[Place, Gone]] = {}
-        # Up to where each namespace is known; empty where it has to be listed.
+        # The resourceVersion up to which each namespace is known; empty where it has to be listed.
         self._versions: dict[str, str] = {}
-        # Set once a namespace has been listed, or may not be.
+        # Set once a namespace has been listed or listing was forbidden.
         self._is_answered = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
         self._doubted: set[str] = set()
         self._refused: dict[str, str] = {}
         self._told: set[Key] = set()
 
     async def of_job(self, key: Key) -> list[Manifest]:
-        """What is there that says of itself that it is this job's. Waits until its namespace has been listed; who is
-        told that it may not be is woken once it may."""
+        """Return the objects that claim this job as their owner. Waits for the first list of the namespace; a caller
+        that was refused the list is woken once it is permitted."""
         namespace = key.namespace if key.namespace in self._is_answered else ""
         await self._is_answered[namespace].wait()
         if namespace in self._refused:
@@ -59,22 +59,22 @@ class Cache:
         return list(self._by_job.get(key, {}).values())
 
     def seen_going(self, key: Key) -> dict[Place, Gone]:
-        """The places in the job's runs whose pod was watched until it was gone; of others nobody saw how they went."""
+        """The pods of the job whose deletion was observed, by their place in a run."""
         return dict(self._seen_going.get(key, {}))
 
     def forget(self, key: Key) -> None:
-        """A job that is gone."""
+        """Drop the records of a deleted job."""
         self._seen_going.pop(key, None)
 
     def nodes_by_job(self) -> dict[Key, set[str]]:
-        """Where the objects of each job are, as far as they are pods and have a place."""
+        """The nodes of each job's scheduled pods."""
         return {
             key: {node for each in owned.values() if (node := (each.get("spec") or {}).get("nodeName"))}
             for key, owned in self._by_job.items()
         }
 
     async def follow(self, cluster: Client, wake: Callable[[Key], None]) -> None:
-        """Keep up with the API server, for ever."""
+        """Watch until cancelled."""
         await asyncio.gather(*(self._follow(cluster, namespace, wake) for namespace in self._is_answered))
 
     async def _follow(self, cluster: Client, namespace: str, wake: Callable[[Key], None]) -> None:
@@ -87,7 +87,7 @@ class Cache:
                 if refusal.kind in (Kind.ABSENT, Kind.EXPIRED, Kind.REFUSED):
                     self._versions[namespace] = ""
                 if refusal.kind is Kind.ABSENT:
-                    # The cluster does not know the kind, or not yet: so there is nothing of it.
+                    # The CRD is not installed (yet), so there are no objects of it.
                     self._drop_others(namespace, set(), wake)
                     self._answered(namespace, wake)
                     wait = max(_UNCHANGED_SECONDS, wait)
@@ -95,12 +95,12 @@ class Cache:
                     wait = max(_UNCHANGED_SECONDS, wait)
                 if refusal.kind is not Kind.EXPIRED:
                     _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
-            # However it ended: a server or a proxy that ends each watch at once is not asked in a fast loop.
+            # Always wait: a server or proxy that closes every watch at once must not cause a busy loop.
             await asyncio.sleep(wait)
 
     async def _follow_once(self, cluster: Client, namespace: str, wake: Callable[[Key], None]) -> None:
-        """One watch from where the last one ended. Where that is not known any more there is a list first; what was
-        deleted in between is found by its absence from it."""
+        """Run one watch from where the last one ended. If that version has expired, list first; objects that were
+        deleted in between are found by their absence from the list."""
         since = self._versions.get(namespace, "")
         listed: set[tuple[Key, str]] | None = None if since else set()
         async for change in cluster.changes(*self._kind, namespace, names.LABEL_JOB, since=since):
@@ -119,7 +119,7 @@ class Cache:
                 wake(key)
 
     def _note(self, key: Key, change: Change) -> None:
-        """Whether what was at a place in a run was seen to go. One of that name and place may be there anew."""
+        """Record observed deletions. A new object of the same name and place clears the record."""
         assert change.manifest is not None
         if (index := index_of(change.manifest)) is None:
             return
@@ -130,7 +130,7 @@ class Cache:
             places.pop(place, None)
 
     def _refuses(self, namespace: str, why: str, wake: Callable[[Key], None]) -> bool:
-        """Whether a role lacks a verb. An API server that has just started may say so once, and not mean it."""
+        """Whether the role lacks a verb. A starting API server may answer so once, so the first time does not count."""
         if namespace not in self._doubted:
             self._doubted.add(namespace)
             return False
@@ -138,13 +138,13 @@ class Cache:
         self._refused[namespace] = why
         self._is_answered[namespace].set()
         if is_new:
-            # What was seen of them may be long gone, and no change will tell.
+            # The cached objects may be gone by now, and no watch will report it.
             for key in [key for key in self._by_job if namespace in ("", key.namespace)]:
                 wake(key)
         return True
 
     def _answered(self, namespace: str, wake: Callable[[Key], None]) -> None:
-        """The namespace is known."""
+        """Mark the namespace as listed."""
         self._doubted.discard(namespace)
         self._is_answered[namespace].set()
         if self._refused.pop(namespace, None) is None:
@@ -159,7 +159,7 @@ class Cache:
         if is_gone:
             owned.pop(manifest["metadata"]["name"], None)
         else:
-            # Who wrote which field is a third of a pod, and nobody here asks.
+            # managedFields are a third of a pod and unused here.
             manifest["metadata"].pop("managedFields", None)
             owned[manifest["metadata"]["name"]] = manifest
         if not owned:
@@ -174,7 +174,7 @@ class Cache:
 
 
 def _keys(manifest: Manifest) -> Iterator[Key]:
-    """The job that controls the object, or says so through a JobSet. Whose it really is, uids tell."""
+    """The jobs that the object names as its controller, also through a JobSet. Callers check the uid."""
     metadata = manifest["metadata"]
     for owner in metadata.get("ownerReferences") or []:
         if owner.get("controller"):

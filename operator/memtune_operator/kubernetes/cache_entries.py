@@ -1,7 +1,7 @@
-"""A ConfigMap in which a namespace keeps something for later jobs: entries of JSON, bounded in size and number. Pure.
+"""Entries of a namespace's cache ConfigMap: JSON, bounded in size and number. Pure.
 
-Whoever may write ConfigMaps there may write anything into it: what cannot be read is as if it were not there, and what
-is read, its reader checks.
+Anyone who may write ConfigMaps in the namespace may change them: an unreadable entry counts as absent, and readers
+validate the rest.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LONGEST_ENTRY = 8192
 
 
 def entry(kept: Manifest | None, key: str) -> dict[str, Any]:
-    """What is kept under a key, empty if there is nothing that makes sense."""
+    """The entry under a key; empty if it is missing or invalid."""
     return _read(_part(kept, "data").get(key))
 
 
 def keeping(kept: Manifest | None, name: str, namespace: str, key: str, new: dict[str, Any], at: int) -> Manifest:
-    """The ConfigMap with one more entry; the oldest go when there is no room for more."""
+    """The ConfigMap with one more entry; the oldest entries are evicted when it is full."""
     metadata = _part(kept, "metadata") or {"name": name, "namespace": namespace}
     others = {other: text for other, text in _part(kept, "data").items() if other != key and _read(text)}
     newest = sorted(others, key=lambda other: _age(others[other]))[: _MOST_ENTRIES - 1]
@@ -37,7 +37,7 @@ def _age(text: str) -> float:
 
 
 def _part(kept: Manifest | None, name: str) -> dict[str, Any]:
-    # On a machine alone it is read from a file, which may hold anything as well.
+    # `memtune run` reads it from a file, which may hold anything as well.
     part = kept.get(name) if isinstance(kept, dict) else None
     return part if isinstance(part, dict) else {}
 

@@ -1,7 +1,6 @@
-"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, and what their probes measured.
-Both are entries of one ConfigMap.
+"""Cached measurements of a namespace: memory outside the allocator, and probe results, in one ConfigMap.
 
-What is read is checked, and at worst an interval is wrong, which the first probe shows. Pure but for a line in the log.
+Entries are validated; at worst a predicted interval is wrong, which the first probe shows. Pure except for logging.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from memtune_operator.pods.wrapping import Manifest
 NAME = "memtune-measurements"
 Subject = dict[str, str | int]
 _KEY_CHARACTERS = 32
-# As a label may be.
+# The longest label value.
 _LONGEST_PRODUCT = 63
-# Of a name that nobody bounds, as much as a person needs.
+# Unbounded names are cut to a readable length.
 _SHOWN_IMAGE = 256
-# The fields of a job on which the measurements of its probes rest.
+# The fields of a job that its probe measurements depend on.
 _ASKED = {"model", "training", "resources", "template", "integration"}
-# For what stands beside the probes in their entry.
+# Room for the rest of the entry beside the probes.
 _ROOM = 1024
 _log = logging.getLogger("memtune")
 
 
 def product_of(job: Job, observed: Observed) -> str:
-    """The GPU product that the job's runs are on, empty where it is not known yet."""
+    """The GPU product of the job's runs; empty if it is not known yet."""
     named = job.spec.resources.gpu_product or observed.status.get("gpuProduct") or only_product(observed.nodes or ())
     return str(named)[:_LONGEST_PRODUCT]
 
 
 def subject(job: Job, image: str, product: str) -> Subject:
-    """What the bytes outside of the allocator depend on."""
+    """The cache key of the memory outside the allocator: everything it depends on."""
     resources = job.spec.resources
     return {
         "image": image,
@@ -52,7 +51,7 @@ def subject(job: Job, image: str, product: str) -> Subject:
 
 
 def recall(kept: Manifest | None, of: Subject) -> Remembered:
-    """What jobs have measured of a subject, nothing if it is not what they wrote."""
+    """The cached measurements of a subject; empty if the entry is invalid."""
     found = entry(kept, _key(of))
     if not found:
         return Remembered()
@@ -64,22 +63,22 @@ def recall(kept: Manifest | None, of: Subject) -> Remembered:
 
 
 def remembering(kept: Manifest | None, namespace: str, of: Subject, new: JobOutside) -> Manifest:
-    """The ConfigMap with what one more job has measured; they take some 70 bytes each."""
+    """The ConfigMap with the measurements of one more job, about 70 bytes each."""
     known = recall(kept, of).having(new)
-    # For people who look into it, to whom the key tells nothing.
+    # For readers: the key is a hash.
     shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
     return keeping(kept, NAME, namespace, _key(of), {"of": shown, **known.to_json()}, known.newest_at)
 
 
 def probed_subject(job: Job, image: str, product: str) -> Subject:
-    """What the memory and the speed of a job's plans depend on."""
+    """The cache key of probe results: everything that the memory and speed of a job's plans depend on."""
     spec = job.spec.unpriced.model_dump(mode="json", by_alias=True, include=_ASKED, exclude_defaults=True)
     asked = json.dumps([spec, job.spec.tuning.probe_steps], sort_keys=True, default=str)
     return {**subject(job, image, product), "probesOf": short_hash(asked, _KEY_CHARACTERS)}
 
 
 def recall_probes(kept: Manifest | None, of: Subject) -> tuple[RunStatus, ...]:
-    """The probes that the newest job of a subject left, none if it is not what an operator wrote."""
+    """The cached probes of the newest job of a subject; none if the entry is invalid."""
     found = entry(kept, _key(of))
     if not found:
         return ()
@@ -93,7 +92,7 @@ def recall_probes(kept: Manifest | None, of: Subject) -> tuple[RunStatus, ...]:
 def remembering_probes(
     kept: Manifest | None, namespace: str, of: Subject, probes: Sequence[RunStatus], at: int
 ) -> Manifest:
-    """The ConfigMap with the probes of the newest job in place of those before; they take some 300 bytes each."""
+    """The ConfigMap with the probes of the newest job in place of the older ones, about 300 bytes each."""
     shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
     entries = [to_json(probe) for probe in probes]
     while len(json.dumps(entries)) > LONGEST_ENTRY - _ROOM:

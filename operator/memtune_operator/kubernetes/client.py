@@ -1,4 +1,4 @@
-"""The Kubernetes API, as far as the operator uses it. Objects are plain values, as the API server writes them."""
+"""A Kubernetes API client with what the operator needs. Objects are plain dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memtune_operator.pods.wrapping import Manifest
 
 _REQUEST_SECONDS = 30.0
 NO_ANSWER = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-# The server ends a watch now and then; a dead connection is noticed at the latest when it should have.
+# The server ends a watch after a while; the read timeout beyond that detects a dead connection.
 _WATCH_SECONDS = 300
 _PLURALS = {
     "Pod": "pods",
@@ -36,7 +36,8 @@ CountRequest = Callable[[str, int], None]
 
 
 class Change(NamedTuple):
-    """An object that came, changed or went; no object at all means that everything up to ``version`` has been told."""
+    """An object that was added, modified or deleted; no object means that everything up to ``version`` was
+    delivered."""
 
     manifest: Manifest | None
     is_gone: bool = False
@@ -44,7 +45,7 @@ class Change(NamedTuple):
 
 
 class Client:
-    """The API server. Every method raises RefusalError and nothing else."""
+    """Requests to the API server. Methods raise RefusalError only."""
 
     def __init__(self, api: client.ApiClient, count_request: CountRequest = lambda *_: None) -> None:
         self.api = api
@@ -52,34 +53,34 @@ class Client:
         self._count_request = count_request
 
     async def read(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
-        """One object."""
+        """Read one object."""
         return await self._call("GET", f"{_path(api_version, kind, namespace)}/{name}")
 
     async def list(self, api_version: str, kind: str, namespace: str = "", selector: str = "") -> list[Manifest]:
-        """The objects of a kind, of a namespace if one is given, that bear these labels."""
+        """List the objects of a kind, in one namespace if given, that match the label selector."""
         path, query = _path(api_version, kind, namespace), {"labelSelector": selector}
         items: list[Manifest] = (await self._call("GET", path, query if selector else {})).get("items") or []
         return items
 
     async def create(self, manifest: Manifest, dry_run: bool = False) -> None:
-        """Create an object; with ``dry_run`` only ask whether it would be taken."""
+        """Create an object, or only validate it with ``dry_run``."""
         path = _path(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         await self._call("POST", path, {"dryRun": "All"} if dry_run else {}, manifest)
 
     async def replace(self, manifest: Manifest) -> None:
-        """Write an object, if it is still at the version that was read."""
+        """Replace an object, if its resourceVersion is still the one that was read."""
         metadata = manifest["metadata"]
         path = _path(manifest["apiVersion"], manifest["kind"], metadata["namespace"])
         await self._call("PUT", f"{path}/{metadata['name']}", {}, manifest)
 
     async def replace_status(self, job: Manifest, status: Manifest) -> None:
-        """Write the status, if the job is still at the version that was read."""
+        """Replace the status, if the job's resourceVersion is still the one that was read."""
         metadata = job["metadata"]
         path = f"{_path(job['apiVersion'], KIND, metadata['namespace'])}/{metadata['name']}/status"
         await self._call("PUT", path, {}, {**job, "status": status})
 
     async def delete(self, manifest: Manifest, grace_seconds: int | None = None) -> None:
-        """Delete exactly this object: another one of the same name stays."""
+        """Delete the object with this uid; another object of the same name stays."""
         metadata = manifest["metadata"]
         path = f"{_path(manifest['apiVersion'], manifest['kind'], metadata['namespace'])}/{metadata['name']}"
         body: Manifest = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": "Background"}
@@ -88,15 +89,14 @@ class Client:
         try:
             await self._call("DELETE", path, {}, body)
         except RefusalError as refusal:
-            # Gone, or another object bears the name by now: either way ours is not there any more.
+            # Gone, or replaced by another object of the same name.
             if refusal.kind not in (Kind.ABSENT, Kind.CONFLICT):
                 raise
 
     async def pod_lines(
         self, namespace: str, pod: str, part: str, query: Mapping[str, str], seconds: float = _REQUEST_SECONDS
     ) -> AsyncIterator[str]:
-        """What a pod says at one of its subresources (``log``, ``proxy/...``), line by line as it comes. A pod's name
-        may have a port behind it."""
+        """Stream the lines of a pod subresource (``log``, ``proxy/...``). The pod name may carry a port."""
         path = f"{_path('v1', 'Pod', namespace)}/{pod}/{part}"
         with self._refusals("GET"):
             async with self._stream("GET", path, query, seconds) as lines:
@@ -106,18 +106,19 @@ class Client:
     async def changes(
         self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = "", since: str = ""
     ) -> AsyncIterator[Change]:
-        """What is there, and then what happens to it, until the server ends the watch; only what happened ``since``."""
+        """Stream the existing objects and then changes to them, until the server ends the watch; with ``since``,
+        changes only."""
         path, selectors = _path(api_version, kind, namespace), {"labelSelector": selector, "fieldSelector": fields}
         query = {name: value for name, value in selectors.items() if value}
         if not since:
             listed = await self._call("GET", path, query)
             for item in listed.get("items") or []:
-                # A list leaves out of its items what it says of itself.
+                # The items of a list lack apiVersion and kind.
                 yield Change({"apiVersion": api_version, "kind": kind, **item})
             since = listed["metadata"]["resourceVersion"]
             yield Change(None, version=since)
         query |= {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(_WATCH_SECONDS)}
-        # Where nothing happens for long, bookmarks keep the version young enough to go on from.
+        # Bookmarks keep the version recent enough to resume from when nothing changes for long.
         query |= {"allowWatchBookmarks": "true"}
         with self._refusals("WATCH"):
             async with self._stream("WATCH", path, query, _WATCH_SECONDS + _REQUEST_SECONDS) as lines:
@@ -128,7 +129,7 @@ class Client:
     async def _stream(
         self, counted_as: str, path: str, query: Mapping[str, str], seconds: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer that comes bit by bit. However that ends, the connection is not kept."""
+        """The lines of a streamed response. The connection is always closed afterwards."""
         response = await self._request("GET", path, query, None, seconds)
         self._count_request(counted_as, response.status)
         try:
@@ -140,7 +141,7 @@ class Client:
         self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Manifest | None = None
     ) -> Manifest:
         if verb != "GET" and not self.may_write():
-            # Whoever stood still goes on in the middle of a turn, before it can read who leads by now.
+            # After a freeze, a process continues in the middle of a reconcile before it can read who leads now.
             raise RefusalError(Kind.RETRY, "the lease has run out: another operator may lead by now")
         with self._refusals(verb):
             response = await self._request(verb, path, query or {}, body, _REQUEST_SECONDS)
@@ -164,7 +165,7 @@ class Client:
 
     @contextmanager
     def _refusals(self, verb: str) -> Iterator[None]:
-        """Turns whatever a request may raise into a RefusalError, and counts it."""
+        """Turn any error of a request into a RefusalError, and count the request."""
         try:
             yield
         except client.ApiException as error:
@@ -177,7 +178,7 @@ class Client:
 
 
 def _change(line: bytes) -> Change:
-    """One line of a watch."""
+    """Parse one line of a watch."""
     event = json.loads(line)
     try:
         kind, told = event["type"], event["object"]
@@ -185,7 +186,7 @@ def _change(line: bytes) -> Change:
             raise refusal_of(told.get("code"), "", json.dumps(told))
         version = told["metadata"].get("resourceVersion", "")
     except (KeyError, TypeError, AttributeError) as error:
-        # A proxy in between may send anything.
+        # A proxy may send anything.
         raise ValueError(f"the watch sent what is no event: {line[:200]!r}") from error
     return Change(None if kind == "BOOKMARK" else told, is_gone=kind == "DELETED", version=version)
 
@@ -198,12 +199,12 @@ def _path(api_version: str, kind: str, namespace: str) -> str:
 
 @asynccontextmanager
 async def connect(count_request: CountRequest) -> AsyncIterator[Client]:
-    """The cluster that this pod runs in, or that the kubeconfig names."""
+    """Connect to the cluster that this pod runs in, or the one of the kubeconfig."""
     await config.load_config()
     async with client.ApiClient() as api:
         yield Client(api, count_request)
 
 
 def is_fresh(at: float, now: float, seconds: float) -> bool:
-    """Whether what was asked at ``at`` need not be asked again: after a clock that went back nobody knows its age."""
+    """Whether an answer from ``at`` is recent enough to reuse; not if the clock went back since."""
     return 0 <= now - at < seconds

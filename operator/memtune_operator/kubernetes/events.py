@@ -1,4 +1,4 @@
-"""What a job has to tell, as events that people read beside it."""
+"""Kubernetes events of a job, as `kubectl describe` shows them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from memtune.controller import JobEvent
 from memtune.wire.names import job_stem, short_hash
 from memtune_operator.pods.wrapping import Manifest
 
-# Of the largest revision that etcd can count.
+# The digits of the largest etcd revision.
 _DIGITS = 19
 
 
 def event(job: Manifest, told: JobEvent, position: int) -> Manifest:
-    """An event on the job, as the API server takes it; ``position`` is its place among those told at the same time.
+    """The Event object; ``position`` is its place among the events of one decision.
 
-    The same of the same version of the job has the same name, so that nothing is told twice. Times are whole seconds:
-    of events within one, `kubectl describe` keeps the order of the API server's list, which is that of the names.
+    The name is a function of the event and the job's resourceVersion, so that no event is posted twice. Event times are
+    whole seconds: within one, `kubectl describe` keeps the order of the API server's list, which sorts by name.
     """
     metadata = job["metadata"]
     said = f"{metadata['uid']}/{metadata['resourceVersion']}/{told.reason}/{told.message}"

@@ -1,4 +1,4 @@
-"""Who leads: of several operators the one that holds the Lease, and it writes only while nobody else can hold it."""
+"""Leader election with a Lease: a replica writes only while no other one can hold the Lease."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from memtune_operator.settings import Settings
 
 _log = logging.getLogger("memtune")
 
-# Failover within 30 s: a leader that cannot renew has given up before another one may take over.
-# A whole number, which is all that the Lease and the client can write.
+# Failover within 30 s: a leader that cannot renew stops before another replica may take over.
+# The Lease and the client only accept whole numbers.
 LEASE_SECONDS = 15
 RENEW_SECONDS = 10.0
 RETRY_SECONDS = 2.0
@@ -28,9 +28,9 @@ _REQUEST_SECONDS = 3.0
 
 
 class _PatientLock(LeaseLock):
-    """The Lease. No answer in time is a failed try like any other: neither the end of the process nor a longer hold.
+    """The Lease lock. A timeout counts as a failed attempt: it neither ends the process nor extends the hold.
 
-    ``taken`` is set once somebody else has what was ours: a leader that stood still must not go on for another try.
+    ``taken`` is set once another replica holds the Lease: a leader that was frozen must not try to renew it.
     """
 
     def __init__(self, cluster: Client, settings: Settings) -> None:
@@ -40,11 +40,11 @@ class _PatientLock(LeaseLock):
         self._ends_at = 0.0
 
     def is_held(self) -> bool:
-        """Whether nobody else can have taken it yet, by a clock that nobody sets: the library goes by the other one."""
+        """Whether no other replica can have taken it yet, by the monotonic clock (the library uses the wall clock)."""
         return time.monotonic() < self._ends_at
 
     async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
-        """Whether there is one, and who holds it; or why it could not be read."""
+        """Return whether the Lease exists, and its record or the error."""
         try:
             is_there, found = await asyncio.wait_for(super().get(name, namespace), _REQUEST_SECONDS)
         except NO_ANSWER as error:
@@ -54,11 +54,11 @@ class _PatientLock(LeaseLock):
         return is_there, found
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
-        """Whether it was created."""
+        """Return whether it was created."""
         return await self._held_after(self._create(name, namespace, election_record))
 
     async def _create(self, name: str, namespace: str, record: LeaderElectionRecord) -> bool:
-        # The library's own passes on an option that its generated client refuses.
+        # The library's own method passes an option that its generated client rejects.
         lease = client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=self.update_lease(record))
         try:
             await self.api_instance.create_namespaced_lease(namespace, lease)
@@ -68,11 +68,12 @@ class _PatientLock(LeaseLock):
         return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
-        """Whether it was written."""
+        """Return whether it was written."""
         return await self._held_after(super().update(name, namespace, updated_record))
 
     async def _held_after(self, request: Coroutine[Any, Any, bool]) -> bool:
-        """Whether it went through in time. The others count from when they read it, which is not before it was sent."""
+        """Return whether the request succeeded in time. Other replicas count from when they read the Lease, never
+        before it was sent."""
         sent_at = time.monotonic()
         try:
             is_written = await asyncio.wait_for(request, _REQUEST_SECONDS)
@@ -84,8 +85,8 @@ class _PatientLock(LeaseLock):
 
 
 async def lead(cluster: Client, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-    """Wait for the Lease and work under it, until the work ends (True) or the Lease is lost (False): the caller then
-    ends the process at once."""
+    """Wait for the Lease and run ``work`` under it, until it ends (True) or the Lease is lost (False). The caller must
+    then end the process at once."""
     lock = _PatientLock(cluster, settings)
     cluster.may_write = lock.is_held
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -94,7 +95,7 @@ async def lead(cluster: Client, settings: Settings, work: Callable[[], Coroutine
         lock.is_ours = True
         try:
             await work()
-        except Exception as error:  # raised again below, once the Lease is renewed no more
+        except Exception as error:  # raised again below, once the Lease is no longer renewed
             ended.set_exception(error)
         else:
             ended.set_result(None)
@@ -112,7 +113,7 @@ async def lead(cluster: Client, settings: Settings, work: Callable[[], Coroutine
         return False
     taken.cancel()
     while not election.done():
-        # Once may not be enough: asyncio.wait_for swallows it when what it waits for comes at that moment.
+        # Once may not be enough: asyncio.wait_for swallows a cancellation when its awaitable finishes at that moment.
         election.cancel()
         await asyncio.wait({election}, timeout=RETRY_SECONDS)
     ended.result()

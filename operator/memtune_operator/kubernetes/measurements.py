@@ -1,4 +1,4 @@
-"""What jobs of a namespace measured, where the API server keeps it."""
+"""Reads and writes the cached measurements of a namespace through the API server."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Measurements:
         self._runner_image = runner_image
 
     async def recall(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what is remembered, if anything can be predicted: a job that may start no pod has no image
-        that could be read, and one whose GPU is not known has nothing to compare with."""
+        """Add the cached measurements to the snapshot. Skipped for a job that may start no pod (its image cannot be
+        read) or whose GPU is unknown."""
         job, observed = snapshot.job, snapshot.observed
         if job is None or observed.refusals or not cached_measurements.product_of(job, observed):
             return snapshot
         try:
             kept = await self._cache.read(job.metadata.namespace)
         except RefusalError as refusal:
-            # It would have made an interval narrower; nobody has to wait for that.
+            # It would only make an interval narrower, so the job does not wait for it.
             _log.info("%s/%s cannot be read: %s", job.metadata.namespace, cached_measurements.NAME, refusal.message)
             return snapshot
         if kept is None:
@@ -46,16 +46,16 @@ class Measurements:
         return replace(snapshot, observed=replace(observed, remembered=found, earlier=earlier))
 
     async def remember(self, snapshot: Snapshot, measured: JobOutside) -> bool:
-        """Keep what a job has measured; whether it is worth looking again."""
-        assert snapshot.job is not None  # only a job that could be read has runs
+        """Cache what a job measured; return whether to observe the job again."""
+        assert snapshot.job is not None  # only a parsed job has runs
         namespace, subject = snapshot.job.metadata.namespace, self._subject(snapshot.job, snapshot.observed)
         return await self._cache.change(
             namespace, lambda kept: cached_measurements.remembering(kept, namespace, subject, measured)
         )
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
-        """Keep what a job's probes measured; whether it is worth looking again."""
-        assert snapshot.job is not None  # only a job that could be read has runs
+        """Cache what a job's probes measured; return whether to observe the job again."""
+        assert snapshot.job is not None  # only a parsed job has runs
         namespace, subject = snapshot.job.metadata.namespace, self._probed_subject(snapshot.job, snapshot.observed)
         return await self._cache.change(
             namespace,

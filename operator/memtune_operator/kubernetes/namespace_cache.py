@@ -1,4 +1,4 @@
-"""Where the API server keeps what a namespace remembers: one ConfigMap of a known name in each namespace."""
+"""The cache ConfigMap of each namespace, read and written through the API server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest
 
-# Jobs that end together write to the same place.
+# Jobs that end together write to the same ConfigMap.
 _MOST_ATTEMPTS = 4
 _log = logging.getLogger("memtune")
 
@@ -23,7 +23,7 @@ class NamespaceCache:
         self._name = name
 
     async def read(self, namespace: str) -> Manifest | None:
-        """What is there, empty where nothing is; None where it may not be read."""
+        """Return the ConfigMap, empty if it does not exist; None if reading is forbidden."""
         try:
             return await self._cluster.read(cache_entries.API_VERSION, cache_entries.KIND, namespace, self._name)
         except RefusalError as refusal:
@@ -34,7 +34,7 @@ class NamespaceCache:
             raise
 
     async def change(self, namespace: str, change: Callable[[Manifest], Manifest]) -> bool:
-        """Write what is made of what is there, if nobody wrote in between; whether it is worth looking again."""
+        """Apply ``change`` to the ConfigMap with optimistic locking; return whether to observe the job again."""
         for _ in range(_MOST_ATTEMPTS):
             try:
                 await self._change(namespace, change)
@@ -49,7 +49,7 @@ class NamespaceCache:
     async def _change(self, namespace: str, change: Callable[[Manifest], Manifest]) -> None:
         before = await self.read(namespace)
         if before is None:
-            # What is there could not be read again, and so it would be written for ever.
+            # The entry could not be read back, so it would be written again and again.
             raise RefusalError(Kind.REFUSED, "it may not be read")
         new = change(before)
         await (self._cluster.replace(new) if before else self._cluster.create(new))

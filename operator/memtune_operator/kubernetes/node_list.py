@@ -1,4 +1,4 @@
-"""The nodes of the cluster as the API server has them: one list for all jobs, as old as a few seconds."""
+"""The node list: one for all jobs, refreshed every few seconds, and a poll that wakes jobs on lost nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGE_SECONDS = 15.0
 
 
 class NodeList:
-    """Reads nodes, where the operator may."""
+    """Lists nodes, if the operator may read them."""
 
     def __init__(self, cluster: Client, may_read: bool) -> None:
         self._cluster = cluster
@@ -31,11 +31,11 @@ class NodeList:
         self._lock = asyncio.Lock()
 
     async def known(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
-        """All nodes, as they were a few seconds ago, but with those where pods are: a node that just came is not one
-        that was lost. None without the right to read them."""
+        """Return all nodes, at most a few seconds old, and in any case those in ``places``: a new node must not look
+        lost. None without permission to read nodes."""
         if not self._may_read:
             return None
-        async with self._lock:  # many jobs look at the same moment; one list serves them all
+        async with self._lock:  # one list serves all jobs that ask at the same moment
             known = {node["metadata"]["name"] for node in self._nodes}
             if not is_fresh(self._at, now, _AGE_SECONDS) or not known.issuperset(places):
                 self._nodes = await self._listed(now)
@@ -49,7 +49,7 @@ class NodeList:
             if refusal.kind is not Kind.REFUSED:
                 raise
             self._refused_at = now if self._refused_at is None else self._refused_at
-            # An API server that has just started may say so for a moment, and not mean it.
+            # A starting API server may answer so for a moment.
             if is_fresh(self._refused_at, now, _AGE_SECONDS):
                 raise
             advice = "grant it, or install with rbac.readNodes: false"
@@ -58,7 +58,7 @@ class NodeList:
         return found
 
     async def look_after(self, nodes_by_job: Callable[[], Mapping[Key, set[str]]], wake: Callable[[Key], None]) -> None:
-        """A node that answers no more changes none of its pods, so that no watch tells of it."""
+        """Poll for lost nodes: they do not change their pods, so no watch reports them."""
         while self._may_read:
             await asyncio.sleep(_AGE_SECONDS)
             try:

@@ -1,4 +1,4 @@
-"""What the nodes say: which of them a run may be on, what GPUs they have, and which are lost. Pure."""
+"""Node facts: which nodes can take a run, what GPUs they have, and which nodes are lost. Pure."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from memtune_operator.pods.placement import REQUIRED
 from memtune_operator.pods.wrapping import Manifest
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-# The cluster puts these on nodes that have a passing trouble; the hardware is the same.
+# Taints that the cluster sets for transient conditions; the hardware is unaffected.
 _PASSING_TAINTS = "node.kubernetes.io/"
-# What Gt and Lt compare: the API server reads 64 bits.
+# Gt and Lt compare 64-bit integers.
 _NUMBER = re.compile("[+-]?[0-9]{1,19}")
 
 
 def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str | None) -> tuple[Node, ...]:
-    """The nodes that have what the pod needs, if anything, and that its selector, affinity and tolerations allow."""
+    """The nodes that have the resource the pod needs, if any, and that its selector, affinity and tolerations allow."""
     having = (node for node in nodes if gpu_resource is None or _has_gpus(node, gpu_resource))
     allowed = (node for node in having if _is_allowed(node, pod_spec))
     return tuple(sorted((_node(node) for node in allowed), key=lambda node: node.name))
 
 
 def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) -> frozenset[str]:
-    """The nodes that answer no more: out of service by an administrator's word, or not ready for too long."""
+    """The lost nodes: tainted out-of-service by an administrator, or not ready for longer than ``after_seconds``."""
     return frozenset(node["metadata"]["name"] for node in nodes if _is_lost(node, now_seconds, after_seconds))
 
 
 def sound_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
-    """The nodes that are ready and in service."""
+    """The names of the nodes that are ready and in service."""
     return frozenset(node["metadata"]["name"] for node in nodes if not (_is_out(node) or _silence(node)))
 
 
 def seconds_of(time: str) -> float:
-    """A time as the API server writes it, in seconds since 1970."""
+    """Convert an API server timestamp to seconds since the epoch."""
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
@@ -59,7 +59,7 @@ def _has_gpus(node: Manifest, gpu_resource: str) -> bool:
 
 def _is_lost(node: Manifest, now_seconds: float, after_seconds: float) -> bool:
     since = (_silence(node) or {}).get("lastTransitionTime")
-    # Without a time nobody knows for how long, and what may still run must not be started again.
+    # Without a timestamp the duration is unknown, and a run that may still be running must not be started again.
     return _is_out(node) or (isinstance(since, str) and now_seconds - seconds_of(since) > after_seconds)
 
 
@@ -68,7 +68,7 @@ def _is_out(node: Manifest) -> bool:
 
 
 def _silence(node: Manifest) -> Manifest | None:
-    """The condition of a node that says that it is not ready, if it does."""
+    """The Ready condition of a node that is not ready, else None."""
     conditions: list[Manifest] = (node.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each.get("type") == "Ready" and each.get("status") != "True"), None)
 
@@ -93,7 +93,7 @@ def _matches(term: Manifest, node: Manifest) -> bool:
     labels = node["metadata"].get("labels") or {}
     expressions = [(each, labels) for each in term.get("matchExpressions") or []]
     expressions += [(each, {"metadata.name": node["metadata"]["name"]}) for each in term.get("matchFields") or []]
-    # A term without any expression matches no node.
+    # An empty term matches no node.
     return bool(expressions) and all(_holds(expression, values) for expression, values in expressions)
 
 

@@ -1,4 +1,4 @@
-"""What the API server is asked to create for the runs of jobs; what it refused is remembered for a while."""
+"""Creates the objects of runs and remembers for a while what the API server refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from memtune_operator.pods import names
 from memtune_operator.pods.run_objects import run_objects
 from memtune_operator.pods.wrapping import Manifest
 
-# Jobs that are held back are looked at every half a minute; then it is asked again.
+# A refused creation is retried when its job is reconciled, every 30 s.
 _AGAIN_SECONDS = 25.0
-# What is no fault of the template's; the run that meets it says so.
+# Refusals that the template did not cause; the run that meets one reports it.
 _NOT_OF_THE_TEMPLATE = ("exceeded quota", WEBHOOK_IS_DOWN, "does not support dry run")
 
 
 class _Refused(NamedTuple):
-    """What could not be created of which run of which job, and when that was asked."""
+    """A refused creation: of which run of which job, and when it was tried."""
 
     uid: str
     run: str
@@ -33,19 +33,19 @@ class _Refused(NamedTuple):
 
 
 class _DryRun(NamedTuple):
-    """What the API server said to a pod of which job in which generation, and when that was asked."""
+    """The answer to a dry run of a job's pod, with the job's generation and the time."""
 
     version: tuple[str, int]
     refusals: tuple[Refusal, ...]
     at: float
 
     def holds(self, version: tuple[str, int], now: float) -> bool:
-        """Whether it need not be asked again: the wording of a refusal may differ each time."""
+        """Whether the answer can be reused. Refusal messages may differ each time, so they are not compared."""
         return self.version == version and (not self.refusals or is_fresh(self.at, now, _AGAIN_SECONDS))
 
 
 class PodCreator:
-    """Objects of runs. What is remembered would only be asked for again: nothing is decided by its loss."""
+    """Creates the objects of runs. Its memory is only a cache: losing it costs requests, not decisions."""
 
     def __init__(self, cluster: Client, runner_image: str, is_restricted: bool) -> None:
         self._cluster = cluster
@@ -55,16 +55,16 @@ class PodCreator:
         self._dry_runs: dict[Key, _DryRun] = {}
 
     def forget(self, key: Key) -> None:
-        """A job that is gone."""
+        """Drop the records of a deleted job."""
         self._refused.pop(key, None)
         self._dry_runs.pop(key, None)
 
     async def create(self, job: Job, runs: Sequence[Run | TraceRun], now: float) -> bool:
-        """POST what is not there; whether something is refused that was not before."""
+        """POST the missing objects; return whether there is a new refusal."""
         before = self.refusal_of(job)
         asked = {names.run_name(job.metadata.name, run.kind, run.number) for run in runs}
-        # The wording may differ each time: whatever is said, the next question waits, or each answer asks for another.
-        # What an earlier run was refused holds no later one back, and so would not have it looked at again.
+        # Messages may differ each time, so a changed message is not news: it would trigger the next request at once.
+        # A refusal of an earlier run does not hold back a later one, so it would not trigger another reconcile.
         if before and before.run in asked and is_fresh(before.at, now, _AGAIN_SECONDS):
             return False
         self._refused.pop(Key.of(job), None)
@@ -79,7 +79,7 @@ class PodCreator:
         return after is not None and (before is None or (after.run, after.refusal) != (before.run, before.refusal))
 
     async def name_taken(self, job: Job, now: float) -> Refusal | None:
-        """The refusal of a name that another object bears. Now and then it is looked whether it still does."""
+        """The refusal because of a name conflict, rechecked from time to time."""
         refused = self.refusal_of(job)
         if refused is None or refused.refusal.reason != reasons.NAME_TAKEN:
             return None
@@ -98,12 +98,12 @@ class PodCreator:
         return found
 
     def refusal_of(self, job: Job) -> _Refused | None:
-        """What is known to be refused of this job, not of an earlier one of its name."""
+        """The refusal of this job (by uid), not of an earlier job of the same name."""
         found = self._refused.get(Key.of(job))
         return found if found and found.uid == job.metadata.uid else None
 
     async def dry_run(self, job: Job, pod: Manifest, now: float) -> tuple[Refusal, ...]:
-        """Whether the API server would take a pod of the job, before the first run: one refusal is asked about anew."""
+        """Ask the API server before the first run whether it would accept a pod of the job; a refusal is rechecked."""
         key, version = Key.of(job), (job.metadata.uid, job.metadata.generation)
         known = self._dry_runs.get(key)
         if known is None or not known.holds(version, now):
@@ -121,7 +121,7 @@ class PodCreator:
         return ()
 
     async def _create(self, job: Job, manifest: Manifest) -> Refusal | None:
-        """POST one object; why it could not be made, if the user should know."""
+        """POST one object; return why it was refused, if the user should know."""
         try:
             await self._cluster.create(manifest)
         except RefusalError as refusal:
@@ -132,13 +132,13 @@ class PodCreator:
             if refusal.kind is not Kind.ABSENT:
                 raise
             if "/" in manifest["apiVersion"]:
-                # Else its namespace is going away, and the job with it.
+                # Otherwise the namespace is terminating, and the job with it.
                 sentence = f"the cluster does not know {manifest['kind']} of {manifest['apiVersion']}; install it there"
                 return Refusal(reasons.REFUSED, sentence)
         return None
 
     async def _adopt(self, job: Job, manifest: Manifest) -> Refusal | None:
-        """What bears the name already is ours, or it goes, or the job cannot go on."""
+        """Handle a name conflict: adopt our own object, delete a stale one, or return a refusal."""
         metadata = manifest["metadata"]
         name, plan_hash = metadata["name"], metadata["annotations"][names.ANNOTATION_PLAN_HASH]
         found = await self._cluster.read(manifest["apiVersion"], manifest["kind"], metadata["namespace"], name)

@@ -1,4 +1,4 @@
-"""Turns pods, as the API server writes them, into what a decision rests on. Pure; a pod may hold anything."""
+"""Turns pod objects into the observations that decisions are made from. Pure; a pod may hold anything."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from memtune_operator.pods import names
 from memtune_operator.pods.wrapping import Manifest, TemplateError, wrapped_index
 
 _LONGEST_MESSAGE = 1000
-# Far more pods than any run has.
+# More pods than any run has.
 _INDEX = re.compile("[0-9]{1,9}")
 
 
 class NodesSeen(NamedTuple):
-    """What is known of the nodes: the names of all of them, and those that are lost."""
+    """The names of all nodes, and of the lost ones."""
 
     known: frozenset[str]
     lost: frozenset[str]
 
 
 def owned_by(objects: Iterable[Manifest], uid: str) -> list[Manifest]:
-    """Those that the object with this uid controls. Labels are anybody's to write, so they do not count."""
+    """The objects controlled by the object with this uid. Anyone can write labels, so they do not count."""
     return [each for each in objects if _controller_uid(each) == uid]
 
 
 def held_back(job_set: Manifest) -> list[PodObservation]:
-    """The first pod of a JobSet that its queue has suspended: there is none, and this is why."""
+    """A placeholder for the first pod of a JobSet that its queue suspended, with the reason why it is missing."""
     if not (job_set.get("spec") or {}).get("suspend"):
         return []
     sentence = f"JobSet {job_set['metadata']['name']} is suspended by its queue"
@@ -41,24 +41,24 @@ def held_back(job_set: Manifest) -> list[PodObservation]:
 
 
 def owned_through(objects: Iterable[Manifest], holders: Iterable[Manifest]) -> list[Manifest]:
-    """Those that one of the holders controls."""
+    """The objects controlled by one of ``holders``."""
     uids = {str(holder["metadata"].get("uid")) for holder in holders}
     return [each for each in objects if _controller_uid(each) in uids]
 
 
 def image_ids(pods: Iterable[Manifest]) -> set[str]:
-    """What the images of pods' containers were found to be, by content."""
+    """The image digests of the pods' containers."""
     statuses = (each for pod in pods for each in (pod.get("status") or {}).get("containerStatuses") or [])
     return {content for each in statuses if (content := str(each.get("imageID") or "").rpartition("@")[2])}
 
 
 def run_of(manifest: Manifest) -> str:
-    """The run that an object says it belongs to."""
+    """The run that the object's labels name."""
     return str((manifest["metadata"].get("labels") or {}).get(names.LABEL_RUN, ""))
 
 
 def index_of(pod: Manifest) -> int | None:
-    """The place of a pod in its run, by its label or as its Job numbers it; None if that was tampered with."""
+    """The index of a pod in its run, from its label or its Job's completion index; None if it is invalid."""
     metadata = pod["metadata"]
     text = (metadata.get("labels") or {}).get(names.LABEL_INDEX)
     if text is None:
@@ -74,9 +74,9 @@ def observe(
     now_seconds: float,
     lost_after_seconds: float = math.inf,
 ) -> PodObservation:
-    """One pod. Of a container that only waits, what it waits for; of the wrapped one, how it started and ended.
+    """Observe one pod: why a container waits, and how the wrapped container started and ended.
 
-    Without ``nodes`` its node is lost once the pod's own signs of that have lasted for ``lost_after_seconds``.
+    Without ``nodes``, the node counts as lost once the pod itself has looked unreachable for ``lost_after_seconds``.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     state = _wrapped_status(pod, gpu_resource).get("state") or {}
@@ -111,14 +111,14 @@ def observe(
 
 
 class Gone(NamedTuple):
-    """What is kept of a pod that was watched until it was gone: as much as tells how long it held its GPUs."""
+    """What is kept of a pod whose deletion was observed: enough to tell how long it held its GPUs."""
 
     pod: Manifest
     at_seconds: float
 
 
 def gone(pod: Manifest, now_seconds: float) -> Gone:
-    """A pod whose deletion was seen just now."""
+    """The record of a pod whose deletion was observed just now."""
     containers = [
         {name: each.get(name) for name in ("name", "resources")}
         for each in (pod.get("spec") or {}).get("containers") or []
@@ -128,7 +128,7 @@ def gone(pod: Manifest, now_seconds: float) -> Gone:
 
 
 def held_seconds(seen: Gone, gpu_resource: str) -> float | None:
-    """For how long the wrapped container of a pod that is gone has run; None where its kubelet does not tell."""
+    """How long the wrapped container of a deleted pod ran; None if its kubelet never reported it."""
     state = _wrapped_status(seen.pod, gpu_resource).get("state") or {}
     running, ended = state.get("running") or {}, state.get("terminated")
     start = _time(running.get("startedAt") or (ended or {}).get("startedAt"))
@@ -154,7 +154,7 @@ def _wrapped_status(pod: Manifest, gpu_resource: str) -> dict[str, Any]:
 
 
 def _waiting(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What containers wait for, init containers first. PodInitializing only repeats that."""
+    """The waiting states of containers, init containers first, without PodInitializing, which only repeats them."""
     for part in ("initContainerStatuses", "containerStatuses"):
         for each in status.get(part) or []:
             waiting = (each.get("state") or {}).get("waiting")
@@ -168,7 +168,7 @@ def _init_exit_code(status: dict[str, Any]) -> int:
 
 
 def _report(ended: dict[str, Any]) -> Report | None:
-    """The report in the termination message. It comes out of the user's container: what is none counts as none."""
+    """The report in the termination message. The user's container writes it, so an invalid one counts as none."""
     try:
         return read_report(ended["message"]) if ended.get("message") else None
     except ReportError:
@@ -190,15 +190,15 @@ def _is_lost(pod: Manifest, nodes: NodesSeen | None, now_seconds: float, after_s
 
 
 def _silent_since(pod: Manifest) -> float | None:
-    """Since when the pod itself tells of a node that answers no more, for those who may not look at the node.
+    """Since when the pod itself indicates a lost node, for operators that may not read nodes.
 
-    The node controller takes readiness from the pod alone, a kubelet from its containers as well; and no kubelet that
-    lives leaves a pod for long past its grace.
+    The node controller sets only the pod's Ready condition to false, a kubelet also its containers'; and no live
+    kubelet leaves a pod long past its grace period.
     """
     conditions = {each.get("type"): each for each in (pod.get("status") or {}).get("conditions") or []}
     ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
     is_taken = (ready.get("status"), containers.get("status")) == ("False", "True")
-    # A gate in the template does the same, while its kubelet lives.
+    # A readiness gate in the template has the same effect while the kubelet is alive.
     if is_taken and ready.get("reason") != "ReadinessGatesNotReady":
         return _time(ready.get("lastTransitionTime"))
     return _time(pod["metadata"].get("deletionTimestamp"))
@@ -206,7 +206,7 @@ def _silent_since(pod: Manifest) -> float | None:
 
 def _is_past_its_grace(pod: Manifest, now_seconds: float) -> bool:
     deleted = _time(pod["metadata"].get("deletionTimestamp"))
-    # The API server's deletionTimestamp has the grace period in it already.
+    # The deletionTimestamp already includes the grace period.
     return deleted is None or now_seconds > deleted
 
 

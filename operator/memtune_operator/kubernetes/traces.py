@@ -1,7 +1,7 @@
-"""The traces of a namespace's factories, kept in one ConfigMap, so that the next job starts at once.
+"""Cached traces of model factories: one ConfigMap per namespace, so that the next job needs no trace run.
 
-A trace that rests on what no template tells, such as code in a volume, is not kept: its job's own pod keeps it. What is
-read is checked as if a pod had said it, and at worst a prediction is wrong, which the first probe shows.
+A trace that depends on something outside the template, such as code in a volume, is not cached: the job's own trace pod
+keeps it. Entries are validated like a pod's report; at worst a prediction is wrong, which the first probe shows.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ NAME = "memtune-traces"
 
 
 def recall(kept: Manifest | None, key: str) -> str:
-    """The trace under a key, empty if there is none that makes sense."""
+    """The trace under a key; empty if it is missing or invalid."""
     return str(entry(kept, key).get("trace") or "")
 
 
 def image_of(kept: Manifest | None, key: str) -> str:
-    """What the image was when it was traced."""
+    """The image digest at the time of tracing."""
     return str(entry(kept, key).get("imageID") or "")
 
 
 def remembering(kept: Manifest | None, namespace: str, key: str, trace: str, image_id: str, now: float) -> Manifest:
-    """The ConfigMap with one more trace; they take some 2 kB each."""
+    """The ConfigMap with one more trace, about 2 kB each."""
     return keeping(kept, NAME, namespace, key, {"trace": trace, "imageID": image_id}, int(now))
 
 
 class Traces:
-    """Reads and writes the one ConfigMap of each namespace, for jobs that have a factory."""
+    """Reads and writes the trace ConfigMap of each namespace, for jobs that have a factory."""
 
     def __init__(self, cluster: Client, runner_image: str) -> None:
         self._cache = NamespaceCache(cluster, NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:
-        """What is remembered of a job's factory, unless the job's own pods show that the image is another by now.
+        """Return the cached trace of a job's factory, unless the job's pods show that the image has changed.
 
-        A job that has traced it itself looks no further: nodes may differ in how they name one image.
+        Not checked for a job that made the trace itself: nodes may name one image differently.
         """
         if job.spec.model.factory is None:
             return ""
@@ -55,8 +55,8 @@ class Traces:
         return recall(found, key)
 
     async def remember(self, job: Job, trace: str, pods: list[Manifest], now: float) -> bool:
-        """Keep a trace; whether it is worth looking again. Of one that is of no use to others, and without the right to
-        write, the trace's pod stays and keeps it for its own job."""
+        """Cache a trace; return whether to observe the job again. If it cannot be shared or written, the trace pod
+        keeps it for its own job."""
         if not self._is_shared(job, trace):
             return False
         namespace, key = job.metadata.namespace, key_of(job, self._runner_image)
@@ -66,8 +66,8 @@ class Traces:
         )
 
     def _is_shared(self, job: Job, trace: str) -> bool:
-        """Whether every job of the same key comes to the same trace: it rests on nothing that no template tells."""
+        """Whether every job with the same key has the same trace: it depends on the template alone."""
         try:
             return not (has_foreign_variables(job, self._runner_image) or read_traced(trace).trace.mounted)
         except (TemplateError, TraceError):
-            return False  # a template may be edited after the trace was made
+            return False  # the template may have been edited since the trace

@@ -1,1 +1,1 @@
-"""Runs as processes of this machine instead of pods."""
+"""The local backend (`memtune run`): runs are processes of this machine instead of pods."""

@@ -1,4 +1,4 @@
-"""Jobs whose runs are processes of this machine: the same decisions, a directory in place of a cluster."""
+"""The local backend: the same decisions as in a cluster, with a state directory in place of the API server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.wrapping import Manifest
 
-# Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
+# No policy is enforced: it is the user's own machine, and images and volumes are not used.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
 _NO_IMAGE = "local"
 _OWN_GPU = "own"
@@ -37,9 +37,9 @@ _log = logging.getLogger("memtune")
 
 
 class LocalBackend:
-    """One job and its runs, in a state directory that a later call goes on from.
+    """One job and its runs, in a state directory from which a later call continues.
 
-    What the job measured is kept where other jobs of the machine find it: in ``shared``.
+    Measurements are cached in ``shared``, where other jobs of this machine find them.
     """
 
     def __init__(self, directory: Path, tell: Callable[[JobEvent], None], shared: Path) -> None:
@@ -49,17 +49,17 @@ class LocalBackend:
         self._wake: Callable[[], None] = lambda: None
         self._runs: dict[str, LocalRun] = {}
         self._refused: dict[str, str] = {}
-        # Of this call alone: what the factory is made of may be edited between two calls, and tracing takes seconds.
+        # Not kept between calls: the factory's code may be edited in between, and tracing takes seconds.
         self._trace = ""
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Whom to wake when a process ends."""
+        """Set the callback for when a process ends."""
         self._wake = wake
         runs = [LocalRun(directory, wake) for directory in sorted((self._directory / "runs").glob("*"))]
         self._runs = {run.name: run for run in runs if not run.is_deleted}
 
     def accept(self, manifest: Manifest) -> Key:
-        """Take the job as the user gives it now: its status goes on, and its generation if the spec changed."""
+        """Store the job's manifest: the status is kept, and the generation increases if the spec changed."""
         known = self._read()
         manifest = with_python(manifest)
         metadata = {**manifest.get("metadata", {}), "uid": str(uuid4()), "generation": 1}
@@ -71,26 +71,26 @@ class LocalBackend:
         return Key(metadata.get("namespace", "default"), metadata["name"])
 
     def suspend(self) -> None:
-        """Let no run go on until the job is accepted again."""
+        """Suspend the job until it is accepted again."""
         if manifest := self._read():
             self._save({**manifest, "spec": {**manifest["spec"], "suspend": True}})
         self._wake()
 
     async def stop_orphans(self) -> None:
-        """End what an earlier call of this program left running when it was killed. Nobody saw how it ended: where its
-        report does not tell, it counts as gone."""
+        """End the processes that an earlier, killed call left running. A run whose report does not tell how it ended
+        counts as gone."""
         for run in [run for run in self._runs.values() if run.observe() is None]:
             await run.stop(None)
             if not run.take_its_word():
                 del self._runs[run.name]
 
     async def stop(self) -> None:
-        """End whatever still runs: no process goes on without this program."""
+        """End all processes: none outlives this program."""
         for run in self._runs.values():
             await run.stop(None)
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
-        """The job as it is on disk, and the processes of its runs."""
+        """Return the job as it is on disk, and the processes of its runs."""
         manifest = self._read()
         status = manifest.get("status") or {}
         if not manifest:
@@ -103,7 +103,7 @@ class LocalBackend:
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
             runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
-        # What was stopped is seen once more: its report came after its end was decided.
+        # A stopped run is observed once more: its report arrives after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
         refusal = refusal_of(job, has_attempts=bool(status.get("attempts")))
         observed = Observed(
@@ -118,15 +118,15 @@ class LocalBackend:
         return Snapshot(manifest, replace(observed, remembered=known, earlier=earlier), job)
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
-        """Write the status, if the file is still the one that was read."""
-        # Compared as text: a number that is none is not equal to itself.
+        """Write the status, if the file has not changed since it was read."""
+        # Compared as text, because NaN is not equal to itself.
         if json.dumps(self._read()) != json.dumps(snapshot.manifest):
             raise RefusalError(Kind.CONFLICT, f"{_file(self._directory)} was written by somebody else")
         self._save({**snapshot.manifest, "status": status})
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
-        """Start the process of each run that has none."""
-        assert snapshot.job is not None  # only a job that could be read has runs
+        """Start a process for each run that has none."""
+        assert snapshot.job is not None  # only a parsed job has runs
         before, self._refused = self._refused, {}
         for run in runs:
             pod = _pod(snapshot.job, run)
@@ -140,52 +140,52 @@ class LocalBackend:
                 self._refused[name] = f"the command could not be started: {error}"
                 continue
             self._runs[name] = started
-            self._wake()  # no watch tells of it
+            self._wake()  # there is no watch to report it
         return bool(set(self._refused.items()) - set(before.items()))
 
     async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
-        """As long as this call goes on."""
+        """Cache it in memory, for this call."""
         self._trace = trace
         return True
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
-        """In one file of all jobs."""
-        assert snapshot.job is not None  # only a job that could be read has runs
+        """Cache it in a file shared by all jobs."""
+        assert snapshot.job is not None  # only a parsed job has runs
         subject = cached_measurements.subject(*_asked(snapshot.job, snapshot.observed))
         return self._keep(lambda kept: cached_measurements.remembering(kept, "", subject, measured))
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
-        """In the same file."""
+        """Cache it in the same file."""
         assert snapshot.job is not None  # only a job that could be read has runs
         subject = cached_measurements.probed_subject(*_asked(snapshot.job, snapshot.observed))
         return self._keep(lambda kept: cached_measurements.remembering_probes(kept, "", subject, probes, int(now)))
 
     def _keep(self, change: Callable[[Manifest], Manifest]) -> bool:
-        """Write what is made of what is there. The programs of several jobs do so one after the other."""
+        """Apply ``change`` to the shared file, under a lock against the programs of other jobs."""
         try:
             with self._measurements.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 write_whole(self._measurements, json.dumps(change(_read_json(self._measurements)), indent=1))
         except OSError as error:
-            # Later jobs would have begun with it; this one goes on without.
+            # Only later jobs would use it, so this one continues.
             _log.warning("%s cannot be written: %s", self._measurements, error)
             return False
         return True
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
-        """End the processes of these runs; their directories stay, for the logs."""
+        """End the processes of these runs; their directories stay for the logs."""
         for each in deletions:
             run = self._runs.get(each.name)
             if run is not None and run.uid == each.uid:
                 await run.delete(each.grace_seconds)
 
     async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
-        """Tell whoever looks on."""
+        """Pass the events to the listener."""
         for each in events:
             self._tell(each)
 
     async def delete_job(self, snapshot: Snapshot) -> None:
-        """A directory is not cleaned up behind its user's back: the job just ends here."""
+        """End the job but keep its directory, which is the user's to remove."""
 
     def _read(self) -> Manifest:
         return job_in(self._directory)
@@ -199,22 +199,22 @@ class LocalBackend:
 
 
 def refusal_of(job: Job, has_attempts: bool = False) -> Refusal | None:
-    """Why no run of the job can be started on this machine; None where one can."""
+    """Why no run of the job can be started on this machine, else None."""
     checked = preflight.check(job, _POLICY, _NO_IMAGE, has_attempts=has_attempts)
     return checked.refusal or _not_here(job, checked.pod)
 
 
 def started_here(job: Job, run: Run, directory: Path) -> LocalCommand:
-    """What would be started of a run, if nothing is to be said against the job."""
+    """The command of a run. The job must have no refusal."""
     return command_of(job, _pod(job, run), directory)
 
 
 class StateError(Exception):
-    """A state directory holds what this program has not left there. The message says what to do."""
+    """A state directory with content that this program did not write. The message says what to do."""
 
 
 def job_in(directory: Path) -> Manifest:
-    """The job that a state directory holds; empty if it holds none."""
+    """The job in a state directory; empty if there is none."""
     file = _file(directory)
     if not file.exists():
         return {}
@@ -234,12 +234,12 @@ def _file(directory: Path) -> Path:
 
 
 def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
-    """Where nobody names the GPU, it is this machine's, and so is what the processes run."""
+    """The arguments of a cache subject: the job, the image and the GPU product, or this machine's own."""
     return job, _NO_IMAGE, cached_measurements.product_of(job, observed) or _OWN_GPU
 
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:
-    """The pod that the run's process stands for."""
+    """The pod that the run would have in a cluster."""
     return run_pods(job, run, _NO_IMAGE)[0]
 
 
@@ -252,7 +252,7 @@ def _read_json(path: Path) -> Manifest:
 
 
 def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
-    """What a machine alone cannot do, though a cluster can."""
+    """The refusal of features that need a cluster, else None."""
     resources = job.spec.resources
     if resources.pods > 1:
         return Refusal(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")

@@ -1,4 +1,4 @@
-"""Where a job keeps its checkpoints on one machine: there is no pod, and nobody mounts a volume."""
+"""The checkpoint directory of a local job, which has no pod and no volumes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from memtune_operator.pods.wrapping import TemplateError
 
 
 class CheckpointPathError(OSError):
-    """No run could save there. The message names the field and says what to do."""
+    """The checkpoint path is not writable. The message names the field and says what to do."""
 
 
 def checkpoint_path(job: Job, directory: Path) -> str:
-    """Where the job's checkpoints are; empty if it has none.
+    """The directory of the job's checkpoints; empty if it has none.
 
-    What is mounted in a pod may be anything here, and the default is a name in the root of the machine that every job
-    has in common: both are in the state directory. A path that is neither is one the user has chosen. What an emulated
-    GPU saves was never computed: it has a place of its own, so that no real training goes on from it.
+    A path that is a mount in the pod, and the default path, are replaced by a directory in the state directory; any
+    other path is the user's choice and kept. Emulated runs save to a directory of their own, so that no real training
+    resumes from values that were never computed.
     """
     checkpoint = job.spec.checkpoint
     if checkpoint is None:
@@ -32,24 +32,24 @@ def checkpoint_path(job: Job, directory: Path) -> str:
 
 
 def emulated_checkpoints(directory: Path) -> str:
-    """Where emulated runs save."""
+    """The checkpoint directory of emulated runs."""
     return str(directory / "emulated-checkpoints")
 
 
 def _is_mounted(job: Job) -> bool:
-    """Whether the template itself mounts what the checkpoints are on."""
-    assert job.spec.checkpoint is not None  # only then it is asked
+    """Whether the template mounts a volume at the checkpoint path."""
+    assert job.spec.checkpoint is not None  # the caller checks it
     path = PurePosixPath(job.spec.checkpoint.path)
     try:
         containers = read_template(job, "")["spec"]["containers"]
     except TemplateError:
-        return False  # whoever checks the job says what is wrong with it, and nothing is started
+        return False  # the job's validation reports it, and nothing is started
     mounts = [each["mountPath"] for container in containers for each in container.get("volumeMounts") or []]
     return any(path.is_relative_to(each) for each in mounts)
 
 
 def make(path: str) -> None:
-    """Make the directory, and see that it can be written: root is refused by some file systems, too."""
+    """Create the directory and check that it is writable, which some file systems deny even to root."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -62,5 +62,5 @@ def make(path: str) -> None:
 
 
 def moved(word: str, path: str, here: str) -> str:
-    """A word that is a path or goes on from it, also behind `--option=`, with that path being another."""
+    """Replace ``path`` by ``here`` at the start of a command word, also after `--option=`."""
     return re.sub(rf"(?<![^=]){re.escape(path)}(?=/|$)", lambda _: here, word)

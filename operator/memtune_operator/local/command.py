@@ -1,4 +1,4 @@
-"""The command of a run that is a process of this machine: what a pod's wrapped container would start."""
+"""The command of a local run: what a pod's wrapped container would start."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from memtune_operator.pods.wrapping import Manifest, wrapped_index
 
 
 class LocalCommand(NamedTuple):
-    """What to start, with which variables beside those of this program, and where."""
+    """The command, the variables to add to this program's environment, and the working directory."""
 
     words: list[str]
     variables: dict[str, str]
     workdir: Path
 
     def expanded(self, others: Mapping[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
-        """The words and all variables of the process, as the kubelet would have expanded them."""
+        """The command and environment with references expanded as by the kubelet."""
         whole = {**os.environ, **expanded(self.variables), **(others or {})}
         return [substitute(word, whole) for word in self.words], whole
 
 
 def command_of(job: Job, pod: Manifest, directory: Path) -> LocalCommand:
-    """The wrapped container's command, with the runner from where this program installed it in ``directory``."""
+    """The wrapped container's command, with the runner that this program installed in ``directory``."""
     containers = pod["spec"]["containers"]
     container = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
     variables = {each["name"]: each.get("value") or "" for each in container["env"]}
     variables |= _python_path(directory, variables.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
     variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **_program_path()}
-    # One port for each pod is the cluster's to give; here two probes would fight for it.
+    # Pods have a port each; here two probes would conflict.
     variables[environment.METRICS_PORT] = ""
-    # What was built for one job serves all others of this user.
+    # Builds are shared by all jobs of this user.
     variables[environment.EMULATED_CACHE] = ""
     begin = container["command"].index(BOOTSTRAP) + 1
     words = [*container["command"][begin:], *(container.get("args") or [])]
@@ -55,10 +55,10 @@ def command_of(job: Job, pod: Manifest, directory: Path) -> LocalCommand:
 
 
 def with_python(manifest: Manifest) -> Manifest:
-    """The job with the interpreter that runs this program, unless it names one of its own."""
+    """The job with this program's Python interpreter, unless it names one."""
     spec = manifest.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get("runner", {}), dict):
-        return manifest  # whoever reads the job says what is wrong with it
+        return manifest  # the job's validation reports it
     return {**manifest, "spec": {**spec, "runner": {"python": sys.executable, **spec.get("runner", {})}}}
 
 
@@ -68,8 +68,8 @@ def _python_path(directory: Path, own: str) -> dict[str, str]:
 
 
 def _program_path() -> dict[str, str]:
-    """An environment that was activated is the one that is meant, but conda activates its `base` unasked; else it is
-    that of this very program."""
+    """PATH with this program's environment first, unless another one was activated (conda's `base`, which is activated
+    by default, does not count)."""
     if os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_DEFAULT_ENV", "base") != "base":
         return {}
     return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}

@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: each is a directory with what it was told, what it wrote and how it ended."""
+"""Local runs as processes: each has a directory with its environment, its output and how it ended."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _LOOK_AGAIN_SECONDS = 0.5
 
 
 class LocalRun:
-    """One run: its directory, and its process while this program is the parent of one."""
+    """One run: its directory, and its process while this program is the parent."""
 
     def __init__(self, directory: Path, ended: Callable[[], None]) -> None:
         self.directory = directory
         self._ended = ended
         self._process: asyncio.subprocess.Process | None = None
         self._waiter: asyncio.Task[None] | None = None
-        # Its process and when it began, if this program started it.
+        # The process and its start time, if this program started it.
         self._known: tuple[int, str] | None = None
-        # How it ended, if this program has seen it.
+        # How it ended, if this program observed it.
         self._end: dict[str, Any] = {}
 
     @property
@@ -46,17 +46,17 @@ class LocalRun:
 
     @property
     def uid(self) -> str:
-        """What tells it from every other: no name is given twice."""
+        """A unique id: names are not reused."""
         return self.name
 
     async def start(self, command: list[str], variables: Mapping[str, str], workdir: Path) -> None:
-        """Start the command in a session of its own, so that it can be ended whole."""
-        # One may be left of a start that failed, or that this program did not live to record.
+        """Start the command in a session of its own, so that all its processes can be ended together."""
+        # A failed or unrecorded start may have left one.
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         whole = {**os.environ, **expanded(with_files(variables, self.directory))}
         began_at = time.time()
-        # First, so that a process is looked for even if this program dies before it could tell which one it is.
+        # Written first, so that the process is searched for even if this program dies before it records the id.
         self._write("process.json", {"at": began_at})
         with (self.directory / "log").open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -69,12 +69,12 @@ class LocalRun:
                 start_new_session=True,
             )
         pid, born = self._known = self._process.pid, _born(self._process.pid)
-        # Where that is not kept, a later call looks for it: it runs, and somebody has to end it.
+        # If this cannot be written, a later call searches for the process to end it.
         self._keep("process.json", {"pid": pid, "born": born, "at": began_at})
         self._waiter = asyncio.create_task(self._wait(self._process))
 
     def observe(self) -> PodObservation | None:
-        """The run as one pod; None if its process is gone and nobody saw how it ended."""
+        """Observe the run as one pod; None if its process is gone and its end was not observed."""
         process, ended = self._read("process.json"), self._end or self._read("ended.json")
         if not ended and self._process is None:
             return None
@@ -94,7 +94,7 @@ class LocalRun:
         )
 
     async def log(self, follow: bool) -> AsyncIterator[str]:
-        """What the run has printed, line by line, and on request what it will print until it ends."""
+        """The lines that the run printed; with ``follow``, also those until it ends."""
         line = ""
         with (self.directory / "log").open(errors="replace") as log:
             while True:
@@ -115,7 +115,7 @@ class LocalRun:
         return not self._read("ended.json") and bool(born) and _born(pid) == born
 
     async def stop(self, grace_seconds: float | None) -> None:
-        """End the whole session: first by asking, then not. Also one that an earlier life of this program left."""
+        """End the whole session, with SIGTERM and then SIGKILL, also one started by an earlier call."""
         pid, born = self._started()
         if not born or _born(pid) != born:
             return
@@ -128,7 +128,7 @@ class LocalRun:
             await self._waiter
 
     def take_its_word(self) -> bool:
-        """Whether the report tells how the run ended, where nobody saw it."""
+        """Take the end of an unobserved run from its report; return whether it tells."""
         report = self._report()
         if report is None:
             return False
@@ -138,26 +138,26 @@ class LocalRun:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the run does not count any more; its log stays."""
+        """Whether the run was deleted; its log stays."""
         return (self.directory / "deleted").exists()
 
     async def delete(self, grace_seconds: float | None) -> None:
-        """End the run, and let it count no more."""
+        """End the run and mark it as deleted."""
         await self.stop(grace_seconds)
         self._write("deleted", {})
 
     async def _wait(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
-        # As with a container, what it started ends with it.
+        # As in a container, child processes end with the main process.
         _signal(process.pid, signal.SIGKILL)
-        # A shell's way to tell a signal, which is also Kubernetes's.
+        # 128 + signal, as shells and Kubernetes report it.
         self._end = {"code": 128 - code if code < 0 else code, "at": time.time()}
-        # This call knows it all the same; a later one takes the report's word, or finds the run gone.
+        # This call knows the end anyway; a later one reads the report, or finds the run gone.
         self._keep("ended.json", self._end)
         self._ended()
 
     def _started(self) -> tuple[int, str]:
-        """The process and when it began, be it that this program did not live to record which one it is."""
+        """The process and its start time, found by its environment if an earlier call did not record it."""
         if self._known:
             return self._known
         process = self._read("process.json")
@@ -165,7 +165,7 @@ class LocalRun:
             return process.get("pid", 0), process.get("born", "")
         told = os.fsencode(f"{environment.REPORT_PATH}={self.directory / 'report.json'}")
         found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if told in _variables(each)]
-        # What it started was told the same, and came later.
+        # Its children have the same environment and started later.
         return min(((pid, _born(pid)) for pid in found), key=lambda each: int(each[1] or sys.maxsize), default=(0, ""))
 
     def _report(self) -> Report | None:
@@ -188,7 +188,7 @@ class LocalRun:
         return found
 
     def _keep(self, name: str, value: dict[str, Any]) -> None:
-        """Write what there is a way without: a disk may have become full."""
+        """Write a file that the run can do without: the disk may be full."""
         try:
             self._write(name, value)
         except OSError as error:
@@ -199,14 +199,14 @@ class LocalRun:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text)
     beside.replace(path)
 
 
 def with_files(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """The variables with the run's own files in its directory."""
+    """The variables, with the paths of the run's files in ``directory``."""
     config = {environment.DEEPSPEED_CONFIG: str(directory / "deepspeed.json")}
     return {
         **variables,
@@ -217,7 +217,7 @@ def with_files(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
 
 
 def expanded(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables as the kubelet gives them to a container: a value may refer to those before it."""
+    """Expand references as the kubelet does: a value may refer to the variables before it."""
     known: dict[str, str] = {}
     for name, value in variables.items():
         known[name] = substitute(value, known)
@@ -225,17 +225,17 @@ def expanded(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _born(pid: int) -> str:
-    """When a process began, which tells it from a later one of the same number; empty if there is none."""
+    """The start time of a process, which tells it from a later one with the same id; empty if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    # A zombie has ended; only its parent has not looked yet.
+    # A zombie has ended and only awaits its parent.
     return "" if fields[0] == "Z" else fields[19]
 
 
 def _variables(process: Path) -> list[bytes]:
-    """What a process was told when it began; nothing where that is another user's, or the process has ended."""
+    """The environment of a process; empty if it belongs to another user or has ended."""
     try:
         return (process / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,1 +1,1 @@
-"""The pods of a run and the objects beside them, as plain values."""
+"""Builds the pods of a run and their companion objects from the job's template."""

@@ -1,4 +1,4 @@
-"""The pod of an emulated run: the user's own image and command, on any x86-64 node, without its GPUs. Pure."""
+"""The pod of an emulated run: the user's image and command on any x86-64 node, without GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from memtune_operator.pods.references import check_references
 from memtune_operator.pods.template import read_template
 from memtune_operator.pods.wrapping import Manifest
 
-# What of the template places GPUs, or brings them into a container.
+# The template fields that place pods on GPUs or bring GPUs into a container.
 _OF_GPUS = (
     *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName"),
     *("runtimeClassName", "resourceClaims", "activeDeadlineSeconds"),
 )
 _CPUS = ("1", "4")
-# On its node: for a large image, and for what init containers fetch. The operator gives up sooner.
+# Time on the node to pull a large image and run init containers. The operator gives up sooner.
 _WAITING_SECONDS = 1800
-# Below the path of the checkpoints, for what jobs on emulated GPUs save.
+# Subdirectory of the checkpoint path for emulated jobs.
 _SAVED_APART = "memtune-emulated"
 
 
 def emulated_pod(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> Manifest:
-    """The one pod that runs the job's command under a plan on an emulated GPU, and stands for all ranks."""
+    """The pod that runs the job's command under a plan on an emulated GPU, one for all ranks."""
     template, name = read_template(job, runner_image), names.pod_name(job.metadata.name, run.kind, run.number, 0)
     labels = {**names.run_labels(job.metadata.name, run.kind, run.number), names.LABEL_INDEX: "0"}
     spec = _pod_spec(template["spec"], job, run, job.spec.runner.image or runner_image)
@@ -63,14 +63,14 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, runner_image: str) -> Manifest
 
 
 def _probe(wrapped: Manifest, job: Job, run: Run) -> Manifest:
-    """What an emulated probe of a job on real GPUs has of its own: it publishes no metrics, and its saves are lost."""
+    """Adjust the pod for an emulated probe of a job on real GPUs: no metrics, and checkpoints are discarded."""
     emulating = {
         **{name: value for name, value in wrapped.items() if name != "ports"},
         "resources": _resources(run),
     }
     volumes = manifests.volumes(wrapped, job)
     if job.spec.checkpoint:
-        # An empty directory, so that no real run resumes from what was never computed.
+        # An empty directory, so that no real run resumes from values that were never computed.
         path = job.spec.checkpoint.path
         others = [mount for mount in wrapped["volumeMounts"] if mount["mountPath"].rstrip("/") != path.rstrip("/")]
         emulating["volumeMounts"] = [*others, {"name": names.CHECKPOINT_VOLUME, "mountPath": path}]
@@ -84,7 +84,7 @@ def _probe(wrapped: Manifest, job: Job, run: Run) -> Manifest:
 
 
 def _of_job(wrapped: Manifest, job: Job, run: Run) -> Manifest:
-    """What any run of a job on emulated GPUs has of its own: its saves are below a directory of the job's volume."""
+    """Adjust the pod for a job on emulated GPUs: checkpoints go to a subdirectory of the job's volume."""
     emulating = _without_gpus(wrapped, job.spec.resources.gpu_resource)
     mounts = wrapped["volumeMounts"]
     if job.spec.checkpoint:
@@ -99,9 +99,9 @@ def _of_job(wrapped: Manifest, job: Job, run: Run) -> Manifest:
 
 
 def _saved_apart(mounts: list[Manifest], path: PurePosixPath) -> list[Manifest]:
-    """The mounts, with a directory that no real run looks into at the path of the checkpoints.
+    """The mounts, with a directory for emulated checkpoints at the checkpoint path.
 
-    It is on the volume that is mounted there, or at the nearest directory above, so that a later attempt finds it.
+    It is on the volume mounted there or at the nearest parent directory, so that later attempts find it.
     """
     above = [mount for mount in mounts if path.is_relative_to(mount["mountPath"])]
     if not above:

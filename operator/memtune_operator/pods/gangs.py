@@ -1,7 +1,7 @@
-"""Runs as one group of pods, for the queue, gang scheduler or controller that the job asks for. Pure.
+"""Gang scheduling: groups the pods of a run for Kueue, a gang scheduler or JobSet. Pure.
 
-Kueue needs labels and annotations alone. The others have kinds of their own, on which an operator has rights only where
-it was installed with them.
+Kueue only needs labels and annotations. The others have their own kinds, which the operator may use only if it was
+installed with the permissions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memtune_operator.pods.wrapping import Manifest
 
 
 class Gang(str, Enum):
-    """Who makes a group of a run's pods, beside Kueue."""
+    """The integrations, beside Kueue, that group the pods of a run."""
 
     VOLCANO = "volcano"
     COSCHEDULING = "coscheduling"
@@ -28,7 +28,7 @@ class Gang(str, Enum):
         return str(self.value)
 
 
-# What the operator has to keep up with, for each of them.
+# The kinds that the operator watches for each.
 KINDS: dict[Gang, tuple[ObjectKind, ...]] = {
     Gang.VOLCANO: (VOLCANO_GROUP,),
     Gang.COSCHEDULING: (COSCHEDULING_GROUP,),
@@ -36,13 +36,13 @@ KINDS: dict[Gang, tuple[ObjectKind, ...]] = {
 }
 _SCHEDULERS = {
     "volcano": Gang.VOLCANO,
-    # As the chart of scheduler-plugins names the scheduler that it installs.
+    # The scheduler name in the scheduler-plugins chart.
     "scheduler-plugins-scheduler": Gang.COSCHEDULING,
 }
 
 
 def refusal(job: Job, template: Manifest, installed: Collection[Gang]) -> Refusal | None:
-    """Why a job cannot have what it asks for, if the operator was installed without it."""
+    """The refusal if the operator was installed without the integration that the job asks for."""
     for where, gang in _asked(job, template):
         if gang not in installed:
             sentence = (
@@ -65,15 +65,15 @@ def _scheduler(template: Manifest) -> Gang | None:
 
 
 def pod_metadata(job: Job, run: Run, template: Manifest) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels and annotations by which the pods of a run are known to be one group."""
+    """The labels and annotations that mark the pods of a run as one group."""
     group = names.run_name(job.metadata.name, run.kind, run.number)
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    # Kueue knows a JobSet as a whole, by its own label.
+    # Kueue queues a JobSet as a whole, by the JobSet's label.
     if names.LABEL_KUEUE_QUEUE in (template["metadata"].get("labels") or {}) and job.spec.launcher == "Pods":
         labels[names.LABEL_KUEUE_GROUP] = group
         annotations[names.ANNOTATION_KUEUE_COUNT] = str(job.spec.resources.nodes)
-        # Else a group whose pod failed keeps its quota until a replacement comes, which would be of another group here.
+        # Otherwise a group with a failed pod holds its quota for a replacement, which here is in another group.
         annotations[names.ANNOTATION_KUEUE_RETRIABLE] = "false"
     if _scheduler(template) is Gang.COSCHEDULING:
         labels[names.LABEL_COSCHEDULING_GROUP] = group
@@ -83,7 +83,7 @@ def pod_metadata(job: Job, run: Run, template: Manifest) -> tuple[dict[str, str]
 
 
 def pod_group(job: Job, template: Manifest) -> tuple[ObjectKind, Manifest] | None:
-    """The kind and the spec of the PodGroup that a run needs, if the template's scheduler works with one."""
+    """The kind and spec of the PodGroup of a run, if the template's scheduler uses one."""
     resources = job.spec.resources
     spec: Manifest = {
         "minMember": resources.nodes,

@@ -1,7 +1,7 @@
-"""The pods of a run as one JobSet (`launcher: JobSet`), whose controller makes them. Pure.
+"""Wraps the pods of a run in a JobSet (`launcher: JobSet`), whose controller creates them. Pure.
 
-One indexed Job holds all of them, and the index of a pod is its node rank. No pod is ever made anew, not even one whose
-neighbour has failed: what a failure means is decided here, not by the controllers.
+One indexed Job has all of them, and a pod's completion index is its node rank. Pods are never recreated: the operator
+decides what a failure means, not the Job and JobSet controllers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _COMPLETION_INDEX = f"metadata.annotations['{names.ANNOTATION_COMPLETION_INDEX}'
 
 
 def job_set(pods: list[Manifest], job_name: str, name: str) -> Manifest:
-    """The JobSet that makes these pods of a run."""
+    """The JobSet that creates these pods."""
     metadata = pods[0]["metadata"]
     labels = {key: value for key, value in metadata["labels"].items() if key != names.LABEL_INDEX}
     queue = {key: labels.pop(key) for key in (names.LABEL_KUEUE_QUEUE,) if key in labels}
@@ -34,7 +34,7 @@ def job_set(pods: list[Manifest], job_name: str, name: str) -> Manifest:
         "kind": JOB_SET.name,
         "metadata": {**metadata, "name": name, "labels": {**run_labels, **queue}},
         "spec": {
-            # The run has a Service of its own.
+            # The run has its own Service.
             "network": {"enableDNSHostnames": False},
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [
@@ -52,7 +52,7 @@ def job_set(pods: list[Manifest], job_name: str, name: str) -> Manifest:
 
 
 def _pod_spec(spec: Manifest) -> Manifest:
-    """The pods differ in their index alone, which their Job tells them, and it gives them their host names."""
+    """The shared pod spec: pods differ only in the index and host name, which their Job sets."""
     containers = [{**each, **_with_index(each)} for each in spec["containers"]]
     return {**{key: value for key, value in spec.items() if key != "hostname"}, "containers": containers}
 

@@ -1,4 +1,4 @@
-"""The kinds of the objects that runs are made of."""
+"""The Kubernetes kinds that runs consist of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ObjectKind(NamedTuple):
-    """A kind in one version of its API. Two projects have a PodGroup, so that the word alone says too little."""
+    """A kind with its apiVersion: two projects define a PodGroup."""
 
     api_version: str
     name: str
@@ -21,5 +21,5 @@ SERVICE = ObjectKind("v1", "Service")
 VOLCANO_GROUP = ObjectKind("scheduling.volcano.sh/v1beta1", "PodGroup")
 COSCHEDULING_GROUP = ObjectKind("scheduling.x-k8s.io/v1alpha1", "PodGroup")
 JOB_SET = ObjectKind("jobset.x-k8s.io/v1alpha2", "JobSet")
-# What a JobSet makes pods of.
+# JobSets create pods through Jobs.
 BATCH_JOB = ObjectKind("batch/v1", "Job")

@@ -1,6 +1,6 @@
-"""What a run is made of: a headless Service, a pod per node, and what makes a group of them.
+"""Builds the objects of a run: a headless Service, one pod per node, and the PodGroup or JobSet.
 
-Plain values. Pure: equal input, equal output.
+Pure: equal input, equal output.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from memtune_operator.pods.references import check_references
 from memtune_operator.pods.template import IMAGE_USER, read_template
 from memtune_operator.pods.wrapping import Manifest
 
-# Where Kubernetes reads it, unless told otherwise.
+# The Kubernetes default.
 TERMINATION_MESSAGE = "/dev/termination-log"
-# What a probe may wait on its node before it starts: for a large image, for weights that an init container fetches, and
-# for the other pods of its run. A pod's deadline counts all of it.
+# Time for a probe to start on its node: to pull a large image, run init containers and wait for the other pods of its
+# run. It counts in the pod's activeDeadlineSeconds.
 _WAITING_SECONDS = 4 * 3600
-# What the API server takes.
+# The API server's maximum.
 _LONGEST_DEADLINE = 2**31 - 1
-# It waits for next to nothing, and every run waits for it.
+# It needs little, and every run waits for it.
 _COPY_RESOURCES = {
     "requests": {"cpu": "100m", "memory": "128Mi"},
     "limits": {"cpu": "1", "memory": "128Mi"},
@@ -33,7 +33,7 @@ _COPY_RESOURCES = {
 
 
 def objects(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
-    """Everything that a run is made of, in the order in which it is made."""
+    """All objects of a run, in order of creation."""
     made = pods(job, run, runner_image, is_restricted)
     if job.spec.launcher == "JobSet":
         made = [job_set(made, job.metadata.name, names.job_set_name(job.metadata.name, run.kind, run.number))]
@@ -41,7 +41,7 @@ def objects(job: Job, run: Run, runner_image: str, is_restricted: bool = False) 
 
 
 def service(job: Job, run: Run) -> Manifest:
-    """The headless Service by which the pods of a run find each other, before they are ready."""
+    """The headless Service by which the pods of a run find each other before they are ready."""
     name = names.run_name(job.metadata.name, run.kind, run.number)
     labels = names.run_labels(job.metadata.name, run.kind, run.number)
     return {
@@ -71,9 +71,9 @@ def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
 
 
 def pods(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
-    """All pods of a run, one per node, the one that hosts the rendezvous first.
+    """All pods of a run, one per node; the first hosts the rendezvous.
 
-    ``is_restricted`` fills in what Pod Security `restricted` requires.
+    ``is_restricted`` fills in the fields that Pod Security `restricted` requires.
     """
     made = [_pod(job, run, index, job.spec.runner.image or runner_image) for index in range(job.spec.resources.nodes)]
     return [{**pod, "spec": pod_security.fill_in(pod["spec"])} for pod in made] if is_restricted else made
@@ -113,7 +113,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
 
 
 def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
-    """When the kubelet ends a probe that waits in vain while no operator is there. A training has no such time."""
+    """Set activeDeadlineSeconds on probes, so that a stuck one ends without an operator. Train runs have none."""
     if run.kind is not RunKind.PROBE:
         return {}
     latest = min(math.ceil(longest_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
@@ -122,7 +122,7 @@ def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
 
 
 def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
-    """The container that puts the runner where the user's own finds it."""
+    """The init container that copies the runner into a volume of the user's container."""
     context: dict[str, Any] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -130,10 +130,10 @@ def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    # A user for the whole pod holds here too, and root is refused by runAsNonRoot. Otherwise the image's own user
-    # stays, since some clusters refuse a number that is not from the namespace's range.
+    # The pod's runAsUser applies here too, and runAsNonRoot rejects root. Otherwise the image's user stays, since some
+    # clusters reject ids outside the namespace's range.
     if (spec.get("securityContext") or {}).get("runAsUser") == 0:
-        # Any user but root will do: the files that it writes are for all to read.
+        # Any non-root user works: the copied files are world-readable.
         context["runAsUser"] = IMAGE_USER
     return {
         "name": names.COPY_CONTAINER,
@@ -146,10 +146,10 @@ def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
 
 
 def volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
-    """The volumes that the wrapped container's mounts ask for, beside the user's own."""
+    """The volumes for MemTune's mounts in the wrapped container."""
     sources: dict[str, Manifest] = {
         names.RUNNER_VOLUME: {"emptyDir": {}},
-        # No size: what is written counts in the container's memory limit, which bounds it already.
+        # No sizeLimit: the content counts towards the container's memory limit.
         names.SHM_VOLUME: {"emptyDir": {"medium": "Memory"}},
     }
     if job.spec.checkpoint and job.spec.checkpoint.volume:
@@ -159,14 +159,14 @@ def volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
 
 
 def metadata_of(job: Job, name: str, labels: dict[str, str], annotations: dict[str, str]) -> Manifest:
-    """The metadata of an object that the job owns."""
+    """The metadata of an object owned by the job."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "name": job.metadata.name,
         "uid": job.metadata.uid,
         "controller": True,
-        # A job that is deleted goes at once, whatever its pods do.
+        # Deleting the job must not wait for its pods.
         "blockOwnerDeletion": False,
     }
     return {
@@ -179,7 +179,7 @@ def metadata_of(job: Job, name: str, labels: dict[str, str], annotations: dict[s
 
 
 def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str]:
-    """The template's labels or annotations, with those of a run."""
+    """The template's labels or annotations, merged with those of a run."""
     own = template["metadata"].get(part) or {}
     for key in sorted(set(own) & set(ours)):
         raise wrapping.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
@@ -187,5 +187,5 @@ def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str
 
 
 def plan_annotations(run: Run) -> dict[str, str]:
-    """Which plan an object was made for."""
+    """The annotations with the run's plan."""
     return {names.ANNOTATION_PLAN: str(run.plan), names.ANNOTATION_PLAN_HASH: names.plan_hash(run.plan)}

@@ -1,6 +1,6 @@
-"""Every name, label and annotation of the objects that a job owns, each defined once.
+"""Names, labels and annotations of the objects that a job owns, each defined once.
 
-Names are a function of the job's name alone, so that an operator that knows nothing but the API finds them again.
+Names depend on the job's name and the run alone, so that a restarted operator finds the objects again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LABEL_RUN_KIND = f"{GROUP}/run-kind"
 LABEL_INDEX = f"{GROUP}/index"
 ANNOTATION_PLAN = f"{GROUP}/plan"
 ANNOTATION_PLAN_HASH = f"{GROUP}/plan-hash"
-# Of pods that the job owns through a JobSet: its whole name, which is too long for a label.
+# On pods that a JobSet creates: the job's full name, which may be too long for a label.
 ANNOTATION_JOB = f"{GROUP}/job"
 
-# Not ours, but spelled here alone: what queues and gang schedulers look for.
+# Labels and annotations of queues and gang schedulers.
 LABEL_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 ANNOTATION_KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
@@ -35,22 +35,22 @@ LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 
 COPY_CONTAINER = "memtune-runner"
-# Of containers and volumes: those that begin with it are MemTune's.
+# The name prefix of MemTune's containers and volumes.
 RESERVED_PREFIX = "memtune-"
 RUNNER_VOLUME = "memtune-runner"
 SHM_VOLUME = "memtune-shm"
 CHECKPOINT_VOLUME = "memtune-checkpoints"
-# A port's name may have 15 characters.
+# A port name has at most 15 characters.
 METRICS_PORT_NAME = "memtune-metrics"
 RENDEZVOUS_PORT_NAME = "rendezvous"
-# What the pods of a JobSet have in their names.
+# The name of the replicated Job, which is part of the pod names.
 REPLICATED_JOB = "node"
-# Room for it, for an index of five digits and for the six characters by which a Job tells its pods apart.
+# Room for it, a five-digit index and the Job's random suffix of six characters.
 _LONGEST_JOB_SET = 63 - len(f"-{REPLICATED_JOB}-0-99999-xxxxx")
 
 
 def job_set_name(job_name: str, kind: RunKind, number: int) -> str:
-    """The run's name, or a prefix of it and a hash: what a JobSet makes has longer names than the pods of a run."""
+    """The run's name, shortened to a prefix and a hash if needed: a JobSet's pods have longer names."""
     name = run_name(job_name, kind, number)
     if len(name) <= _LONGEST_JOB_SET:
         return name
@@ -58,7 +58,7 @@ def job_set_name(job_name: str, kind: RunKind, number: int) -> str:
 
 
 def run_labels(job_name: str, kind: RunKind, number: int) -> dict[str, str]:
-    """What selects the pods of one run."""
+    """The labels that select the pods of one run."""
     return {
         LABEL_JOB: job_stem(job_name),
         LABEL_RUN: run_name(job_name, kind, number),

@@ -1,4 +1,4 @@
-"""Where the pods of a run may be: the GPU product, a node for each, and the nodes to avoid."""
+"""Node affinity of the pods of a run: the GPU product, one pod per node, and nodes to avoid."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_nodes(spec: Manifest, job: Job, run: Run) -> Manifest:
-    """The pod spec, kept to the job's GPU product, off the nodes that the run avoids, and off each other's."""
+    """The pod spec with affinity to the job's GPU product, away from avoided nodes and from the run's other pods."""
     product = run.gpu_product or job.spec.resources.gpu_product
     affinity = _apart(_kept_to(spec.get("affinity") or {}, product, run), job, run)
     return {**spec, "affinity": affinity} if affinity else spec
 
 
 def off_nodes(run: Run) -> Manifest:
-    """The affinity of a pod that needs no GPU: any node but those that the run avoids."""
+    """The affinity of a pod without GPU: any node except the avoided ones."""
     return _kept_to({}, None, run)
 
 
 def _kept_to(affinity: Manifest, product: str | None, run: Run) -> Manifest:
     wanted = {
         "matchExpressions": [_requirement(names.LABEL_GPU_PRODUCT, "In", product)] if product else [],
-        # By their names, since the label of the host name may be another; the API server takes one name at a time.
+        # By metadata.name, since the hostname label may differ; the API server allows one value per expression.
         "matchFields": [_requirement("metadata.name", "NotIn", node) for node in sorted(run.avoided_nodes)],
     }
     if not any(wanted.values()):
         return affinity
     node_affinity: Manifest = affinity.get("nodeAffinity") or {}
     required: Manifest = node_affinity.get(REQUIRED) or {}
-    # A node has to match one of the user's terms, so each of them has to hold what is wanted as well.
+    # The user's terms are ORed, so the requirements are added to each.
     terms = [_with_requirements(term, wanted) for term in required.get("nodeSelectorTerms") or [{}]]
     return {**affinity, "nodeAffinity": {**node_affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}}
 
@@ -42,7 +42,7 @@ def _requirement(key: str, operator: str, value: str) -> Manifest:
 
 
 def _apart(affinity: Manifest, job: Job, run: Run) -> Manifest:
-    """Each pod of the run on a node of its own: what is measured and sharded per node would not hold otherwise."""
+    """Pod anti-affinity within the run: sharding and measurements are per node."""
     if job.spec.resources.nodes == 1:
         return affinity
     anti: Manifest = affinity.get("podAntiAffinity") or {}

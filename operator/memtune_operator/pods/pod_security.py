@@ -1,9 +1,8 @@
-"""The level `restricted` of the Kubernetes Pod Security Standards, for every pod of a job. Pure.
+"""Pod Security `restricted`: fills in required fields and refuses contradicting ones. Pure.
 
-A field that the standard requires and the template leaves open is filled in. A field that contradicts the standard is
-refused by its name: a namespace that enforces the level would reject the pod anyway, or the pod would never start.
-Policy checks what the level `baseline` forbids; this module adds the controls that belong to `restricted`, and all
-types of volumes.
+A required field that the template leaves out is filled in. A field that contradicts the standard is refused by name: a
+namespace that enforces the level would reject the pod, or the pod would never start. Policy checks the `baseline`
+level; this module adds the controls of `restricted` and all volume types.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _HOOKS = ("postStart", "preStop")
 
 
 def fill_in(spec: _Spec) -> _Spec:
-    """The pod spec with every field that `restricted` requires and nobody set."""
+    """The pod spec with every missing field that `restricted` requires."""
     context = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, **_given(spec)}
     filled = {part: [_with_context(each) for each in spec.get(part) or []] for part in ("initContainers", "containers")}
     return {**spec, "securityContext": context, **{part: each for part, each in filled.items() if part in spec}}
@@ -46,7 +45,7 @@ def _with_context(container: _Spec) -> _Spec:
 
 
 def contradictions(job: Job, spec: _Spec) -> Iterator[str]:
-    """Each field of the job that `restricted` forbids beyond what Policy checks, with what to write instead."""
+    """Each field that `restricted` forbids beyond Policy's checks, with what to write instead."""
     yield from _of_context(spec, "spec.template.spec")
     for sysctl in _part(spec, "securityContext").get("sysctls") or []:
         name = sysctl.get("name") if isinstance(sysctl, dict) else sysctl
@@ -94,7 +93,7 @@ def _of_volumes(job: Job, spec: _Spec) -> Iterator[str]:
 
 
 def _given(holder: _Spec) -> _Spec:
-    """A security context without the fields that hold null, which the API server drops."""
+    """A security context without null fields, which the API server drops."""
     return {key: value for key, value in _part(holder, "securityContext").items() if value is not None}
 
 

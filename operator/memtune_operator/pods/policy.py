@@ -1,6 +1,6 @@
-"""What jobs may ask of a node. Who may create a job can make the operator create pods, so their template is checked.
+"""The operator's security policy: checks job templates, since anyone who may create a job creates pods through it.
 
-This is a second line behind Pod Security: it also holds where nobody labelled the namespace.
+A second line of defence behind Pod Security: it also applies in namespaces without a Pod Security label.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ _PROFILE_ANNOTATIONS = (
     "container.seccomp.security.alpha.kubernetes.io/",
     "seccomp.security.alpha.kubernetes.io/",
 )
-# The account of pods that name none.
+# The account of pods that do not name one.
 _UNNAMED = "default"
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
-# What Pod Security's baseline lets a container name itself; of the others, spc_t is confined by nothing.
+# The SELinux types that Pod Security `baseline` allows; spc_t, for one, is unconfined.
 _CONFINED_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is allowed. ``service_accounts`` None allows any; no ``allowed_namespaces``, every one not denied.
+    """The permissions. ``service_accounts`` None allows any account; empty ``allowed_namespaces`` allows every
+    namespace that is not denied.
 
-    ``is_restricted`` asks for Pod Security `restricted` and so excludes host_path, host_network and privileged.
+    ``is_restricted`` enforces Pod Security `restricted`, which excludes host_path, host_network and privileged.
     """
 
     host_path: bool = False
@@ -41,7 +42,7 @@ class Policy:
 
 
 def refusal(policy: Policy, job: Job, template: dict[str, Any]) -> str:
-    """Why no pod of this job may be made, everything at once; empty if it may. ``template`` has its shape checked."""
+    """Every reason why the policy forbids the job's pods; empty if it allows them. ``template`` must be validated."""
     found = [*_namespace(policy, job), *_host(policy, job, template), *_accounts(policy, template["spec"])]
     forbidden = list(pod_security.contradictions(job, template["spec"])) if policy.is_restricted else []
     sentences = [f"{'; '.join(found)}; ask whoever installed the operator, or change it"] if found else []
@@ -60,7 +61,7 @@ def _namespace(policy: Policy, job: Job) -> Iterator[str]:
 
 def _host(policy: Policy, job: Job, template: dict[str, Any]) -> Iterator[str]:
     spec = template["spec"]
-    # Pod Security restricted names these itself, with what to mount instead.
+    # The `restricted` check reports these, with what to mount instead.
     if not policy.host_path and not policy.is_restricted:
         yield from (f"{where} is a hostPath, which the operator's policy denies" for where in _host_paths(job, spec))
     if not policy.host_network:
@@ -95,14 +96,14 @@ def _privileges(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _unconfined(annotations: dict[str, Any]) -> Iterator[str]:
-    """The annotations that say what the fields of profiles say, on servers older than those."""
+    """The annotations that older API servers read in place of the profile fields."""
     for key, value in annotations.items():
         if key.startswith(_PROFILE_ANNOTATIONS) and value == "unconfined":
             yield f"spec.template.metadata.annotations[{key}]: unconfined"
 
 
 def _given_up(context: dict[str, Any]) -> Iterator[str]:
-    """What in a security context gives up what keeps a container from its node."""
+    """The fields of a security context that weaken isolation from the node."""
     if context.get("privileged"):
         yield "privileged"
     if _part(context, "capabilities").get("add"):
@@ -128,7 +129,7 @@ def _part(context: dict[str, Any], name: str) -> dict[str, Any]:
 def _accounts(policy: Policy, spec: dict[str, Any]) -> Iterator[str]:
     if policy.service_accounts is None:
         return
-    # The second name is an old one that the API server still takes.
+    # The second name is deprecated but still accepted.
     given = {field: spec[field] for field in ("serviceAccountName", "serviceAccount") if spec.get(field)}
     allowed = ", ".join(policy.service_accounts)
     for field, account in given.items():

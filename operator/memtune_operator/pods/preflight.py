@@ -1,4 +1,4 @@
-"""What can be said of a job's pods before the first one is made."""
+"""Preflight check of a job's template before the first pod is created."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.template import read_template
 from memtune_operator.pods.wrapping import Manifest, TemplateError
 
-# Any plan will do: only numbers in variables and the name differ between the pods of two plans.
+# Any plan will do: pods of two plans differ only in variables and the name.
 ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
 _ANY_RUN = Run(RunKind.TRAIN, 1, ANY_PLAN)
-# What a sampler needs beside Optuna. The operator's image has none of it.
+# Packages that samplers need beside Optuna, absent from the operator's image.
 _LIBRARIES = {"GP": ("torch", "scipy")}
 
 
 class Preflight(NamedTuple):
-    """A pod of the job as the API server may be asked about it, or the reason why there is no such pod."""
+    """A sample pod for a dry run, or the reason why none can be built."""
 
     pod: Manifest | None = None
     refusal: Refusal | None = None
@@ -37,7 +37,7 @@ def check(
     installed: Collection[gangs.Gang] = tuple(gangs.Gang),
     has_attempts: bool = False,
 ) -> Preflight:
-    """Look at the job's template as every run of it will. A job that ``has_attempts`` searches no more."""
+    """Check the template as every run will read it. A job that ``has_attempts`` no longer needs its sampler."""
     if job.spec.resources.is_emulated and (problem := unknown_product(job)):
         sentence = f"spec.resources.gpuProduct: {problem}; name a GPU to emulate"
         return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
@@ -56,7 +56,7 @@ def check(
 
 
 def _sampler_refusal(job: Job) -> Refusal | None:
-    """Why the job's sampler cannot run here."""
+    """Why the job's sampler cannot run in this operator."""
     tuning = job.spec.tuning
     absent = [name for name in _LIBRARIES.get(tuning.sampler, ()) if importlib.util.find_spec(name) is None]
     if tuning.mode != "Probe" or not absent:

@@ -1,8 +1,8 @@
-"""Which of MemTune's variables a template refers to by ``$(NAME)``. Pure.
+"""Checks a template's ``$(MEMTUNE_...)`` references to MemTune's variables. Pure.
 
-Kubernetes leaves a reference to an unknown variable as it stands: the script would get the text ``$(MEMTUNE_...)`` and
-take it for the name of a directory. In a mount's ``subPathExpr`` it keeps the container from starting. So a reference
-that no run can fill in is refused.
+Kubernetes leaves a reference to an unknown variable as it is, so the script would take ``$(MEMTUNE_...)`` for the name
+of a directory; in a mount's ``subPathExpr`` it prevents the container from starting. References that no run can fill in
+are therefore refused.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from memtune.api.references import names_in
 from memtune.wire import environment
 from memtune_operator.pods.wrapping import Manifest, conflict
 
-# The kubelet expands it before the container starts, and so before the launcher has found a checkpoint.
+# The kubelet expands it before the container starts, before the launcher has found a checkpoint.
 _SUB_PATH = "subPathExpr"
 
 
 def check_references(spec: Manifest, wrapped: Manifest, job: Job) -> None:
-    """Raise TemplateError at the first reference to a variable of MemTune that its container does not have."""
+    """Raise TemplateError at the first reference to a MemTune variable that its container does not have."""
     for part in ("initContainers", "containers"):
         for container in spec.get(part) or []:
             where = f"spec.{part}[{container['name']}]"
@@ -40,7 +40,7 @@ def _texts(container: Manifest) -> list[tuple[str, str]]:
 
 
 def _check(where: str, name: str, rest: str, job: Job | None, container: Manifest) -> None:
-    """``job`` is None for a container that does not train."""
+    """Check one reference; ``job`` is None for a container that does not train."""
     if job is None:
         if name not in {each["name"] for each in container.get("env") or []} and not container.get("envFrom"):
             problem = f"$({name}) is set in the container that trains alone"
@@ -62,7 +62,7 @@ def _check(where: str, name: str, rest: str, job: Job | None, container: Manifes
 
 
 def _fields_of_paths(job: Job) -> dict[str, str]:
-    """The directories that this job leaves empty in every run, by their variables, and the fields that give them."""
+    """The directory variables that are empty in every run of this job, with the fields that would set them."""
     given = {
         environment.CHECKPOINT_PATH: ("spec.checkpoint", job.spec.checkpoint),
         environment.NVME_PATH: ("spec.resources.nvmePath", job.spec.resources.nvme_path),

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a run. Pure."""
+"""The Kubernetes objects of any run: train, probe, emulated or trace. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from memtune_operator.pods.wrapping import Manifest
 
 
 def run_objects(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
-    """Everything that a run is made of, in the order in which it is created."""
+    """All objects of a run, in order of creation."""
     if isinstance(run, TraceRun) or _is_emulated(job, run):
         return run_pods(job, run, runner_image, is_restricted)
     return objects(job, run, runner_image, is_restricted)
 
 
 def run_pods(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
-    """The pods of a run: one for each node, or one alone where it traces or emulates."""
+    """The pods of a run: one per node, or a single one for a trace or emulated run."""
     if isinstance(run, TraceRun):
         return [trace_pod(job, run, runner_image, is_restricted)]
     if _is_emulated(job, run):

@@ -1,4 +1,4 @@
-"""The pod template of a job: read with suspicion, since the API server lets any shape of it through."""
+"""Reads and validates a job's pod template, which the CRD does not check."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from memtune_operator.pods import names
 from memtune_operator.pods.placement import REQUIRED
 from memtune_operator.pods.wrapping import Manifest, TemplateError, conflict
 
-# Whom our own images run as.
+# The user id of MemTune's images.
 IMAGE_USER = 65532
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
 _CONTAINER_OBJECTS = ("resources", "securityContext")
 _CONTAINER_TEXTS = ("image", "workingDir", "terminationMessagePath")
-# What each run decides for itself, with the sentence that says why.
+# Fields that each run sets itself, with the reason.
 _DECIDED_BY_RUNS = {
     "hostname": "pods find each other by the host names that each run gives them",
     "subdomain": "pods find each other through the Service that each run has",
@@ -26,7 +26,7 @@ _DECIDED_BY_RUNS = {
 
 
 def read_template(job: Job, runner_image: str) -> Manifest:
-    """A copy of the user's template, its shape checked; the built-in trainer's where there is none."""
+    """A validated copy of the user's template, or the built-in trainer's if there is none."""
     template = _built_in(job, runner_image) if job.spec.template is None else deepcopy(job.spec.template)
     spec = _object(template.get("spec"), "spec")
     metadata = _object(template.get("metadata") or {}, "metadata")
@@ -44,7 +44,7 @@ def _built_in(job: Job, runner_image: str) -> Manifest:
         raise TemplateError(reasons.TEMPLATE_REJECTED, f"spec.template: {problem}; give the command that trains it")
     command = [job.spec.runner.python, "-m", "memtune_runner.trainer"]
     container = {"name": TRAINER_CONTAINER, "image": runner_image, "command": command}
-    # A new disk belongs to root, and our image runs as this user.
+    # A new volume belongs to root, and the image runs as this user.
     return {"spec": {"securityContext": {"fsGroup": IMAGE_USER}, "containers": [container]}}
 
 
@@ -64,7 +64,7 @@ def _check_spec(spec: Manifest) -> None:
 
 
 def _check_affinity(affinity: Manifest) -> None:
-    """As far as a run adds to it, or nodes are compared with it."""
+    """Check the parts of the affinity that a run extends or matches nodes against."""
     anti = "spec.affinity.podAntiAffinity"
     pods_apart = _object(affinity.get("podAntiAffinity") or {}, anti)
     _list(pods_apart.get(REQUIRED) or [], f"{anti}.{REQUIRED}")

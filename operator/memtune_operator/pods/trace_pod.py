@@ -1,4 +1,4 @@
-"""The pod of a trace run: the user's own image without its GPUs, and the tracer in place of the command. Pure."""
+"""The pod of a trace run: the user's image without GPUs and the tracer as its command; the trace's cache key. Pure."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from memtune_operator.pods.template import read_template
 from memtune_operator.pods.variables import of_trace
 from memtune_operator.pods.wrapping import Manifest, TemplateError, env_of, wrapped_index
 
-# torch's own code and one model's shapes: 70 billion parameters take 0.3 GiB beside the import.
+# For torch and the shapes of one model: 70 billion parameters take 0.3 GiB beyond the import.
 _LIMIT_BYTES = 4 * GIB
-# What the tracer allows itself, so that it can still say so when it is not enough.
+# The tracer's own limit, below the container's, so that it can report when memory is short.
 _TRACER_BYTES = _LIMIT_BYTES - 512 * MIB
 _RESOURCES = {
     "requests": {"cpu": "500m", "memory": "1Gi"},
     "limits": {"cpu": "2", "memory": str(_LIMIT_BYTES)},
 }
 _OUTPUT = environment.TERMINATION_MESSAGE_PATH
-# Of the user's container: what it is, and where its code, its data and its rights come from.
+# Fields kept from the user's container: image, and the sources of its code, data and permissions.
 _KEPT = ("image", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
-# And what changes no trace.
+# Kept fields that do not change a trace.
 _KEPT_ASIDE = ("name", "imagePullPolicy")
-# Of the pod around it, beside its volumes: what brings code and data into these, and as whom all of it runs.
+# Fields kept from the pod beside its volumes: those that fill the volumes, and the user it runs as.
 _KEPT_OF_POD = ("initContainers", "securityContext")
-# Where variables come from that tell of the pod alone, on which no model rests; but the template may give its labels
-# and annotations any meaning, and they are in no key.
+# Sources of variables about the pod itself, which no model depends on. Not labels and annotations: the template may
+# give them any meaning, and they are not in the key.
 _OF_ONE_POD = {"fieldRef", "resourceFieldRef"}
 _OF_THE_TEMPLATE = ("metadata.labels", "metadata.annotations")
 
 
 def trace_pod(job: Job, run: TraceRun, runner_image: str, is_restricted: bool = False) -> Manifest:
-    """The pod that traces a job's factory and leaves the trace in its termination message."""
+    """The pod that traces a job's factory and writes the trace to its termination message."""
     template = read_template(job, runner_image)
     spec, container = template["spec"], _wrapped(job, template["spec"])
     stem, name = job.metadata.name, names.pod_name(job.metadata.name, run.kind, run.number, 0)
     labels = {**(template["metadata"].get("labels") or {}), **names.run_labels(stem, run.kind, run.number)}
-    # Nothing of another factory's is ever taken for this one's.
+    # So that another factory's trace is never used for this one.
     own = {names.ANNOTATION_PLAN_HASH: _hash_of(job, runner_image)}
     annotations = {**(template["metadata"].get("annotations") or {}), **own}
     made = {
@@ -67,7 +67,7 @@ def trace_pod(job: Job, run: TraceRun, runner_image: str, is_restricted: bool = 
 
 
 def key_of(job: Job, runner_image: str) -> str:
-    """What the trace of a job's factory is remembered by: what its pod has of the template is all in it."""
+    """The cache key of a factory's trace: a hash of everything that its pod takes from the template."""
     spec = read_template(job, runner_image)["spec"]
     container = _wrapped(job, spec)
     volumes = [volume for _, volume in _mounted(spec, container)]
@@ -76,32 +76,32 @@ def key_of(job: Job, runner_image: str) -> str:
 
 
 def has_foreign_variables(job: Job, runner_image: str) -> bool:
-    """Whether the container has variables whose values are in other objects, or elsewhere out of the key's sight."""
+    """Whether the container has variables whose values come from outside the template, which the key does not cover."""
     container = _wrapped(job, read_template(job, runner_image)["spec"])
     return bool(container.get("envFrom")) or any(_is_foreign(each) for each in container.get("env") or [])
 
 
 def is_outdated(pod: Manifest, job: Job, runner_image: str) -> bool:
-    """Whether a pod traces by other rules than today's, or what the job asks for no more."""
+    """Whether a trace pod was made by another version of the tracer, or for an earlier spec."""
     if not is_trace(pod):
         return False
     try:
         wanted = _hash_of(job, runner_image)
     except TemplateError:
-        return False  # nothing is asked for until the template is put right
-    # One that lost its annotation counts as the job's.
+        return False  # no trace is wanted until the template is valid
+    # A pod without the annotation counts as up to date.
     found = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_PLAN_HASH, wanted)
     return bool(found != wanted)
 
 
 def image_of(job: Job, runner_image: str) -> str:
-    """The image that trains, as the job names it."""
+    """The training image, as the job names it."""
     image: str = _wrapped(job, read_template(job, runner_image)["spec"])["image"]
     return image
 
 
 def is_trace(pod: Manifest) -> bool:
-    """Whether a pod is of a trace run."""
+    """Whether a pod belongs to a trace run."""
     return (pod["metadata"].get("labels") or {}).get(names.LABEL_RUN_KIND) == RunKind.TRACE
 
 
@@ -126,17 +126,17 @@ def _is_foreign(variable: Manifest) -> bool:
 
 
 def _mounted(spec: Manifest, container: Manifest) -> list[tuple[str, Manifest]]:
-    """The volumes that the container mounts, by where it does."""
+    """The volumes that the container mounts, with their mount paths."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
     mounts = container.get("volumeMounts") or []
     return [(mount["mountPath"], volumes[mount["name"]]) for mount in mounts if mount.get("name") in volumes]
 
 
 def _filled(spec: Manifest, container: Manifest) -> list[str]:
-    """Where volumes are mounted that may hold files as the container starts: an emptyDir has what others put there."""
+    """The mount paths of volumes that may hold files at the start; init containers may fill an emptyDir."""
     is_filled = bool(spec.get("initContainers"))
     places = [path for path, volume in _mounted(spec, container) if is_filled or "emptyDir" not in volume]
-    # As a kubelet takes them, with or without a slash at the beginning.
+    # Kubelets accept paths with or without a leading slash.
     return [str(PurePosixPath("/", place)) for place in places]
 
 

@@ -1,4 +1,4 @@
-"""The variables of one pod of a run: all that the runner is told."""
+"""The environment variables that configure the runner in one pod of a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from memtune.wire.run import Run, RunKind
 from memtune_operator.pods import names, wrapping
 
 RENDEZVOUS_PORT = 29400
-# The pods of one run may start far apart, when one node has the image and another has yet to pull it.
+# The pods of a run may start far apart if only some nodes have the image.
 RENDEZVOUS_SECONDS = 1800
-# What the kubelet grants where the template does not say, and what of it is left for the report.
+# The default grace period, and the part of it that is reserved for the report.
 _GRACE_SECONDS = 30
 _REPORT_SECONDS = 5
 
 
 def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dict[str, str]:
-    """The variables of the pod with this index. Those with nothing to tell are empty."""
+    """The variables of the pod with this index. Variables that do not apply are empty."""
     found = {
         **_of_run(job, run),
         **_of_plan(run),
@@ -36,9 +36,9 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
 
 
 def of_trace(job: Job, referred: Iterable[str]) -> dict[str, str]:
-    """The variables that a trace pod's own variables and mounts refer to: there is no plan, so most are empty.
+    """The variables that a trace pod's variables and mounts refer to; most are empty, since there is no plan.
 
-    The others stay unset, as they are wherever a model is built without MemTune.
+    The others stay unset, as in a process without MemTune.
     """
     known = {environment.JOB: job.metadata.name, **_of_training(job), **_of_files(job)}
     return {name: known.get(name, "") for name in sorted(environment.REFERABLE.intersection(referred))}
@@ -56,7 +56,7 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         environment.JOB: job.metadata.name,
         environment.JOB_UID: job.metadata.uid,
         environment.RUN: names.run_name(job.metadata.name, run.kind, run.number),
-        # For the runner, what is emulated is a probe as any other.
+        # The runner treats an emulated run as a probe.
         environment.RUN_KIND: str(RunKind.PROBE if is_probe else run.kind),
         **own,
         **({environment.EVALUATION_BATCH: str(run.evaluation_batch)} if run.evaluation_batch else {}),
@@ -83,7 +83,7 @@ def _of_plan(run: Run) -> dict[str, str]:
 
 def _of_training(job: Job) -> dict[str, str]:
     training = job.spec.training
-    # The built-in trainer makes a model of the description, started by a template of the user's as well.
+    # The built-in trainer builds the described model, also when the user's template starts it.
     described = job.spec.model.factory is None
     facts = {environment.ARCHITECTURE: json.dumps(asdict(architecture_of(job)))} if described else {}
     return {
@@ -101,7 +101,7 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
     own = memory * resources.memory_ratio
     if emulated:
-        # It is as large as what the job may use, so that there is no share to keep to.
+        # An emulated GPU already has the size of the job's share.
         memory = own = emulated.usable_bytes
     return {
         environment.NODES: str(resources.nodes),
@@ -119,18 +119,18 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
         **({environment.SHRINK: _left_after(resources.shrink, own)} if resources.shrink and not run.gpu else {}),
         environment.METRICS_PORT: "" if run.gpu else str(wrapping.METRICS_PORT),
-        # The job's image may have no home directory to build the emulated driver in.
+        # The image may have no home directory for building the emulated driver.
         **({environment.EMULATED_CACHE: wrapping.EMULATED_PATH} if emulated else {}),
     }
 
 
 def _left_after(shrink: Shrink, memory_bytes: float) -> str:
-    """From which step on a virtual or emulated GPU has how much."""
+    """The memory of a virtual or emulated GPU from a given step on."""
     return f"{shrink.after_step}:{int(memory_bytes * (1 - shrink.ratio))}"
 
 
 def _first_host(job: Job, run: Run) -> str:
-    """The host name of the pod that the others meet at."""
+    """The host name of the pod that hosts the rendezvous."""
     if job.spec.launcher == "JobSet":
         return f"{names.job_set_name(job.metadata.name, run.kind, run.number)}-{names.REPLICATED_JOB}-0-0"
     return names.pod_name(job.metadata.name, run.kind, run.number, 0)
@@ -147,7 +147,7 @@ def _of_files(job: Job) -> dict[str, str]:
 
 
 def _grace_seconds(job: Job) -> int:
-    """How long ranks may take to end when the pod is deleted, so that the report is written before it is killed."""
+    """How long ranks may take to end when the pod is deleted, leaving time to write the report."""
     spec = (job.spec.template or {}).get("spec") or {}
     granted = spec.get("terminationGracePeriodSeconds")
     return max((granted if isinstance(granted, int) else _GRACE_SECONDS) - _REPORT_SECONDS, 1)

@@ -1,6 +1,6 @@
-"""How a plan gets into the user's own pod: which container is wrapped, with what command, variables and mounts.
+"""Wraps the user's container: puts the runner before its command and adds the plan's variables, resources and mounts.
 
-A value of the user's that conflicts with what a plan needs is refused with a sentence, never overwritten.
+A user's value that conflicts with the plan is refused with an explanation, never overwritten.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ EMULATED_PATH = f"{WORK_DIRECTORY}/emulated"
 SHM_PATH = "/dev/shm"
 METRICS_PORT = 9400
 
-# What the runner is told to do with the command behind it.
+# The runner's subcommand that launches the command after it.
 LAUNCH = ("launch", "--")
 
 
 class TemplateError(ValueError):
-    """A template that no run can be made of. ``reason`` is that of the job's Stalled condition."""
+    """An invalid template. ``reason`` is that of the job's Stalled condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class TemplateError(ValueError):
 
 
 class CommandRequiredError(TemplateError):
-    """The wrapped container leaves its command to the image, which cannot be seen from outside."""
+    """The wrapped container has no command: the image's own is not visible from outside."""
 
     def __init__(self, container: str) -> None:
         message = (
@@ -50,12 +50,12 @@ class CommandRequiredError(TemplateError):
 
 
 def conflict(where: str, problem: str, advice: str) -> TemplateError:
-    """The refusal of a value of the user's that contradicts what a run needs."""
+    """The error for a user's value that conflicts with a run."""
     return TemplateError(reasons.TEMPLATE_CONFLICT, f"spec.template.{where}: {problem}; {advice}")
 
 
 def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
-    """The container that the runner wraps."""
+    """The index of the container that the runner wraps."""
     index = trainer_index(containers, gpu_resource)
     if index is not None:
         return index
@@ -67,7 +67,7 @@ def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
 
 
 def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> Manifest:
-    """The user's container with the runner in front of its command; its arguments, and all else, stay as they are."""
+    """The user's container with the runner before its command; its arguments and other fields are unchanged."""
     where = f"spec.containers[{container['name']}]"
     if not container.get("command"):
         raise CommandRequiredError(container["name"])
@@ -75,7 +75,7 @@ def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> 
     if framework is not None and job.spec.integration not in framework.integrations:
         message = f"spec.template.{where}.command: {framework.refusal(job.spec.integration)}"
         raise TemplateError(reasons.TEMPLATE_REJECTED, message)
-    # Newer servers let a container be started again within its pod, whatever the pod's own policy.
+    # Newer API servers allow a restart policy per container.
     for part in ("restartPolicy", "restartPolicyRules"):
         if container.get(part) not in (None, "Never", []):
             raise conflict(f"{where}.{part}", "it would let the kubelet relaunch a run", "take it out")
@@ -97,14 +97,14 @@ def _environment(container: Manifest, variables: dict[str, str], where: str) -> 
     for variable in own:
         if environment.is_reserved(variable["name"]):
             raise conflict(f"{where}.env", f"{variable['name']} is set by the plan of each run", "take it out")
-    # Ours first: a value may refer by $(NAME) only to variables before it.
+    # MemTune's first: $(NAME) resolves only to earlier variables.
     return [*env_of(variables), *own]
 
 
 def env_of(variables: Mapping[str, str]) -> list[Manifest]:
-    """The variables as a container has them, with nothing in them to be expanded.
+    """The variables as container env entries, with ``$`` escaped against expansion.
 
-    An empty one has no value: a JobSet's is refused by API servers that take an empty text for a null.
+    An empty one has no `value`: some API servers drop an empty string in a JobSet as null and reject it.
     """
     return [{"name": name, "value": escape(value)} if value else {"name": name} for name, value in variables.items()]
 
@@ -115,12 +115,12 @@ def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) ->
         problem = f"{asked} of {gpu_resource} is not the {gpus} of spec.resources.gpusPerNode"
         raise conflict(f"{where}.resources", problem, "take it out, or change gpusPerNode")
     resources = container.get("resources") or {}
-    # Limits alone: for extended resources the request is the limit, and a string is what every server takes.
+    # Only limits: requests of extended resources equal them. A string, which every API server accepts.
     return {**resources, "limits": {**(resources.get("limits") or {}), gpu_resource: str(gpus)}}
 
 
 def _with_memory(resources: Manifest, least_bytes: int) -> Manifest:
-    """The resources with a request of at least so much host memory."""
+    """The resources with a request of at least ``least_bytes`` of host memory."""
     if memory_bytes(resources, "requests") >= least_bytes:
         return resources
     return {**resources, "requests": {**(resources.get("requests") or {}), "memory": str(least_bytes)}}
@@ -132,7 +132,7 @@ def _mounts(container: Manifest, job: Job, where: str) -> list[Manifest]:
     mounts = [*own, {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}]
     if WORK_DIRECTORY in taken:
         raise conflict(f"{where}.volumeMounts", f"{WORK_DIRECTORY} is where the runner is", "mount it elsewhere")
-    # A shared memory of the user's own choice serves as well.
+    # The user's own /dev/shm mount is kept.
     if SHM_PATH not in taken:
         mounts.append({"name": names.SHM_VOLUME, "mountPath": SHM_PATH})
     checkpoint = job.spec.checkpoint

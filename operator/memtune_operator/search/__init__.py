@@ -1,1 +1,1 @@
-"""The Optuna study: sampler, pruner, and the trials of a job."""
+"""The plan search with Optuna: sampler, pruner, and the study of a job."""

@@ -1,4 +1,4 @@
-"""An Optuna pruner that ends a trial as the runner ends a probe: by speed, or by memory that may not be taken.
+"""MemTunePruner: an Optuna pruner that ends slow trials and those that exceed their memory, like the runner does.
 
 study = optuna.create_study(direction="maximize", sampler=sampler, pruner=MemTunePruner.for_job(manifest))
 """
@@ -20,10 +20,10 @@ from memtune_operator.search.study import FITS
 
 
 class MemTunePruner(BasePruner):
-    """Ends a trial whose plan can no longer beat the best one that fits, or takes more memory than a plan may.
+    """Prunes a trial whose plan can no longer beat the best one that fits, or exceeds the memory limit.
 
-    It reads what ``MemTuneSampler.stepped`` recorded. Steps below ``n_warmup_steps`` are passed over: the first one
-    compiles and fills caches, and is slower than any other. A study's first trials have nothing to beat.
+    It reads the records of ``MemTuneSampler.stepped``. Steps below ``n_warmup_steps`` are ignored: the first step
+    compiles and fills caches, so it is slower. The first trials of a study have nothing to beat.
     """
 
     def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
@@ -31,11 +31,11 @@ class MemTunePruner(BasePruner):
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any], n_warmup_steps: int = 1) -> MemTunePruner:
-        """The pruner for the plans of a MemoryTunedJob, by its manifest. It must name its GPU, or its memory."""
+        """Create the pruner for the plans of a MemoryTunedJob manifest, which must name its GPU or its memory."""
         return cls(model_for(manifest), n_warmup_steps)
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Whether the trial needs no further step."""
+        """Whether to prune the trial."""
         model = self._model
         speeds = [speed for step, speed in trial.intermediate_values.items() if step >= self._n_warmup_steps]
         device_bytes = trial.user_attrs.get("device_bytes", 0)

@@ -1,4 +1,4 @@
-"""What a study asks: the facts of its job, whether another job asks the same, and that nothing fits."""
+"""The facts of a study's job, a comparison with those of an earlier study, and the message that nothing fits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtune.planning.knowledge import PlanKnowledge
 
 
 def facts_of(model: PlanKnowledge) -> dict[str, Any]:
-    """What the plans of a study are compared on, as a storage can hold it. Other headroom changes no measurement."""
+    """The facts that a study's measurements depend on, as JSON values. Headroom is not one of them."""
     workload = model.workload
     about, adapter = workload.architecture, workload.adapter
     return {
@@ -28,14 +28,14 @@ def facts_of(model: PlanKnowledge) -> dict[str, Any]:
 
 
 def difference(earlier: dict[str, Any], model: PlanKnowledge) -> str:
-    """In what a job differs from that of an earlier study; empty if the study may go on with it."""
+    """How a job differs from that of an earlier study; empty if the study may continue with it."""
     now = facts_of(model)
     told = [f"{name} {earlier[name]}, now {value}" for name, value in now.items() if earlier.get(name, value) != value]
     return ", ".join(told)
 
 
 def nothing_fits(model: PlanKnowledge) -> str:
-    """That no plan is left that could fit, and what would help."""
+    """The message that no remaining plan can fit, with advice."""
     smallest = model.smallest()
     if smallest is None:
         return "the job's tuning.space allows no plan"

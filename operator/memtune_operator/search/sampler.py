@@ -1,10 +1,10 @@
-"""An Optuna sampler that knows how much memory and time a plan takes before it was tried.
+"""MemTuneSampler: an Optuna sampler that predicts the memory and speed of a plan before it is tried.
 
     sampler = MemTuneSampler.for_job(yaml.safe_load(Path("job.yaml").read_text()))
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(lambda trial: sampler.measured(trial, *run(sampler.plan(trial))), n_trials=8)
 
-`run` takes a plan to tokens per second and the bytes of the device at their peak.
+`run` returns a plan's tokens per second and its peak device bytes.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from memtune_operator.search.study import (
 )
 from memtune_operator.search.workers import this_worker
 
-# A plan under which so many trials were lost may be what ends them.
+# A plan that lost so many trials may be the cause.
 _MOST_LOST = 2
-# The attribute of a study that says what it asks.
+# The study attribute with the facts of its job.
 _ASKS = "asks"
-# So often a trial gives way to those of other processes.
+# How often a trial yields to those of other processes.
 _MOST_RIVALS = 8
-# Threads of one study choose one after the other. No part of the sampler, which can be pickled.
+# Serialises the threads of a study. Outside the sampler, which must be picklable.
 _CHOOSING = Lock()
 
 
@@ -62,10 +62,10 @@ class NothingFitsError(ValueError):
 
 
 class MemTuneSampler(BaseSampler):
-    """Proposes the plan of the greatest expected improvement, times its probability of fitting.
+    """Proposes the plan with the greatest expected improvement times its probability of fitting.
 
-    Both are predicted from the model and the GPU, and corrected by what the study's trials measured. The sampler keeps
-    nothing of its own between two trials: in another process, or after a restart, it proposes the same.
+    Both are predicted from the model and the GPU, and corrected by the measurements of the study's trials. The sampler
+    is stateless: in another process, or after a restart, it proposes the same.
     """
 
     def __init__(self, model: PlanKnowledge, parameters: StudyParameters | None = None) -> None:
@@ -74,13 +74,13 @@ class MemTuneSampler(BaseSampler):
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
-        """The sampler for the plans of a MemoryTunedJob, by its manifest. It must name its GPU, or its memory."""
+        """Create the sampler for the plans of a MemoryTunedJob manifest, which must name its GPU or its memory."""
         return cls(model_for(manifest))
 
     def plan(self, trial: optuna.Trial) -> Plan:
-        """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""
+        """The plan of a new trial. A trial whose parameters are no valid plan is pruned."""
         if not self._parameters.choices:
-            # Without a parameter Optuna would not ask, and the only plan may be one that cannot fit.
+            # Without parameters Optuna does not call the sampler, and the only plan may not fit.
             _ = trial.relative_params
         plan = self._parameters.plan(suggesting(trial))
         if plan is None:
@@ -89,18 +89,18 @@ class MemTuneSampler(BaseSampler):
         return plan
 
     def stepped(self, trial: optuna.Trial, step: int, tokens_per_second: float, device_bytes: int) -> None:
-        """Record what a plan has taken and brought by the end of a step, so that a pruner may end its trial."""
+        """Record the speed and memory at the end of a step, for the pruner."""
         value = self._recorded(trial, tokens_per_second, device_bytes)
-        if not isinstance(value, tuple):  # of two objectives Optuna takes no intermediate values
+        if not isinstance(value, tuple):  # Optuna allows no intermediate values with two objectives
             trial.report(value, step)
 
     def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float | tuple[float, float]:
-        """Record what a plan took and brought; returns the value of its trial, or both values with both objectives."""
+        """Record the speed and memory of a plan; return the trial's value, or both values with two objectives."""
         trial.set_constraint(FITS, device_bytes / self._model.usable_bytes - (1 - self._model.headroom))
         return self._recorded(trial, tokens_per_second, device_bytes)
 
     def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float | tuple[float, float]:
-        """Record that a plan ran out of memory, and what it had and asked for if known; returns the trial's value."""
+        """Record that a plan ran out of memory, with the bytes it demanded if known; return the trial's value."""
         trial.set_user_attr(DIED, True)
         trial.set_user_attr("demanded_bytes", int(demanded_bytes))
         trial.set_constraint(FITS, max(demanded_bytes / self._model.usable_bytes, 1.0) - (1 - self._model.headroom))
@@ -119,7 +119,7 @@ class MemTuneSampler(BaseSampler):
         return free_bytes if self._model.objective == MEMORY else tokens_per_second
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
-        """How far the search is, read off the trials of a study."""
+        """The state of the search, read from the trials of a study."""
         told = tuple(_without_loops(self._read(trials)))
         lessons = tuple(trial.lesson for trial in told if trial.lesson)
         model = self._model
@@ -131,16 +131,16 @@ class MemTuneSampler(BaseSampler):
                 yield trial, is_lost(each)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Write down which process runs the trial, so that others can tell that it is gone."""
+        """Record which process runs the trial, so that others can detect that it is gone."""
         study._storage.set_trial_system_attr(trial._trial_id, WORKER, this_worker())
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All knobs are chosen together."""
+        """All knobs are sampled together."""
         wanted = directions_of(self._model)
         if study.directions != wanted:
             said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
             raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
-        # Of a study as HyperbandPruner hands it on, nothing but the storage has attributes.
+        # A study wrapped by HyperbandPruner exposes attributes only through its storage.
         storage, number = study._storage, study._study_id
         earlier = storage.get_study_user_attrs(number).get(_ASKS)
         if earlier is None:
@@ -152,10 +152,10 @@ class MemTuneSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Value]:
-        """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
+        """The parameters of the next plan, or of the best one so far if none is worth a trial."""
         with _CHOOSING:
             values = self._choose(study, trial)
-            # Another process may have chosen at the same moment: the trial that began later gives way.
+            # Another process may have chosen at the same moment: the later trial yields.
             for _ in range(_MOST_RIVALS):
                 if not any(_is_rival(each, trial, values) for each in study.get_trials(deepcopy=False)):
                     break
@@ -163,7 +163,7 @@ class MemTuneSampler(BaseSampler):
         return values
 
     def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
-        """The parameters of the next plan, written down: a trial gets them one by one, so that others see them late."""
+        """Choose the next plan and record its parameters at once: Optuna sets them on the trial one by one."""
         state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
         values = self._parameters.values_of(most_promising(state) or _best(state))
         study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
@@ -172,25 +172,25 @@ class MemTuneSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Parameters that are no knobs of a plan are drawn at random, anew in each trial of each study.
+        """Sample parameters that are not knobs at random, differently in each trial.
 
-        No state has to be seeded again in another process: it draws for the numbers of its own trials.
+        Seeded by the trial number, so that another process needs no reseeding.
         """
         drawn = RandomSampler(zlib.crc32(f"{study.study_name}/{trial.number}/{param_name}".encode()))
         return drawn.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """End ``study.optimize`` once no further plan is worth a trial."""
+        """Stop ``study.optimize`` once no further plan is worth a trial."""
         ended = copy(trial)
         ended.state, ended.values = state, list(values) if values else None
         trials = [ended if each.number == trial.number else each for each in study.get_trials(deepcopy=False)]
         if enough(self.state(trials).question):
-            with suppress(RuntimeError):  # there is nothing to end where trials are asked for one by one
+            with suppress(RuntimeError):  # with ask-and-tell there is no loop to stop
                 study.stop()
 
 
 def model_for(manifest: dict[str, Any]) -> PlanKnowledge:
-    """What is known of the plans of a MemoryTunedJob before any of them was tried, by its manifest."""
+    """The predictions for the plans of a MemoryTunedJob manifest, before any is tried."""
     job = load_job(manifest)
     model = model_of(job, Status(), None)
     if model.is_gpu_known:
@@ -216,7 +216,7 @@ def _best(state: SearchState) -> Plan:
 
 
 def _without_loops(found: Iterable[tuple[Trial, bool]]) -> Iterator[Trial]:
-    """The trials; a plan under which too many of them were lost counts as tried."""
+    """The trials; a plan that lost too many trials counts as tried."""
     lost = Counter[Plan]()
     for trial, is_lost_one in found:
         lost[trial.plan] += is_lost_one

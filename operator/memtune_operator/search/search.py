@@ -1,4 +1,4 @@
-"""Which plan to probe next, asked of an Optuna study that is made anew from what the status records of each probe."""
+"""Chooses the next plan to probe with an Optuna study, rebuilt each time from the probes in the status."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from memtune.plans.plan import Plan
 from memtune_operator.search.sampler import MemTuneSampler, NothingFitsError
 from memtune_operator.search.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
 
-# A sampler of Optuna's starts from so many probes that the prediction chooses.
+# The number of probes that the prediction chooses before an Optuna sampler takes over.
 PRIOR_PROBES = 3
-# It may name plans that were tried or cannot fit, so often for each probe.
+# How many tried or impossible plans the sampler may propose for each probe.
 _MOST_ASKS = 32
 
-# Optuna would log each study and each trial; events and the status tell of them.
+# Optuna logs each study and trial; events and the status report them already.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def propose(state: SearchState) -> Plan | None:
-    """The plan to probe next, None if none is worth it."""
+    """The plan to probe next, or None if no probe is worthwhile."""
     possible = {candidate.plan for candidate in state.question.candidates}
     if not possible:
         return None
@@ -49,7 +49,7 @@ def propose(state: SearchState) -> Plan | None:
 
 
 def _of_prior(state: SearchState) -> Plan | None:
-    """What a sampler that knows nothing of plans probes first."""
+    """The first plan for a sampler without predictions."""
     is_early = sum(trial.tried for trial in state.trials) < PRIOR_PROBES
     return most_promising(state) if is_early and state.sampler != MEMTUNE else None
 
@@ -86,7 +86,7 @@ def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Pl
 
 
 def _predicted(state: SearchState, plan: Plan | None) -> Trial:
-    """A plan that cannot fit, as if a probe had shown it; parameters that no plan has take the GPU twice."""
+    """A trial for a plan that cannot fit, as if probed; parameters of no valid plan count as twice the GPU's memory."""
     needed = int(state.model.predict(plan).device.expected) if plan else 2 * state.model.usable_bytes
     known = plan or state.model.plans[0]
     return Trial(0, known, fits=False, lesson=Lesson(known, device_bytes=needed))

@@ -1,6 +1,6 @@
-"""The search for a plan as an Optuna study: each trial is a probe, each knob that the job leaves open a parameter.
+"""The Optuna study of a job: each trial is a probe, each knob that the job leaves open is a parameter.
 
-What a trial measured is in its user attributes, so that the study alone tells all that a sampler needs.
+Measurements are user attributes of the trials, so the study alone has all that a sampler needs.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ _LEAST_OVER = 1e-3
 
 
 def distributions_of(parameters: StudyParameters) -> dict[str, BaseDistribution]:
-    """The parameters as Optuna knows them."""
+    """The parameters as Optuna distributions."""
     return {name: CategoricalDistribution(choices) for name, choices in parameters.choices.items()}
 
 
 def all_parameters(state: SearchState) -> StudyParameters:
-    """The parameters of a job's study: of the plans that it allows now, and of those that it allowed when probed."""
+    """The parameters of a job's study: of the plans that it allows now and of those already probed."""
     return StudyParameters(tuple(dict.fromkeys([*state.model.plans, *(trial.plan for trial in state.trials)])))
 
 
 def suggesting(trial: optuna.Trial) -> Choose:
-    """Choices that are made by the study's sampler."""
+    """A chooser that asks the study's sampler."""
     return lambda name, choices: trial.suggest_categorical(name, choices)
 
 
 def frozen(
     model: PlanKnowledge, parameters: StudyParameters, trial: Trial, attributes: Mapping[str, Any] | None = None
 ) -> FrozenTrial:
-    """A probe as a trial of a study. One that told nothing of its plan is a failed one, which teaches no sampler."""
+    """Convert a probe to an Optuna trial. A probe without a result becomes a failed trial, which samplers ignore."""
     known = distributions_of(parameters)
     chosen = parameters.values_of(trial.plan)
     return optuna.create_trial(
         state=_state(model, trial),
-        # A plan that does not fit is complete with the worst score: as a failed trial it would teach a sampler nothing.
+        # A plan that does not fit is a complete trial with the worst score, since samplers ignore failed trials.
         values=None if trial.fits is None else values_of(model, trial),
         params=chosen,
         distributions={name: known[name] for name in chosen},
         user_attrs={**(attributes or {}), **_measured(trial)},
         constraints=None if trial.fits is None else {FITS: violation(model, trial)},
-        # Of two objectives Optuna knows no intermediate values, and no trial that was pruned.
+        # With two objectives Optuna has neither intermediate values nor pruned trials.
         intermediate_values=None if model.objective == BOTH else dict(trial.steps),
     )
 
 
 def thawed(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
-    """What a trial says of its plan; None if its parameters are no plan of the study."""
+    """Convert an Optuna trial back; None if its parameters are no plan of the study."""
     plan = parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
     if plan is None:
         return None
     lesson = _lesson(plan, trial)
-    # One that was pruned before it measured anything taught nothing.
+    # A trial that was pruned before it measured anything has no result.
     has_told = trial.state is TrialState.COMPLETE or (trial.state is TrialState.PRUNED and lesson is not None)
     values = trial.values if has_told else None
     has_died = lesson is not None and lesson.died
@@ -95,25 +95,25 @@ def thawed(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial
 
 
 def is_lost(trial: FrozenTrial) -> bool:
-    """Whether a trial ended without a word on its plan: it failed, or the process that ran it is gone."""
+    """Whether a trial ended without a result: it failed, or its process is gone."""
     if trial.state is TrialState.FAIL:
         return not {FAILED, RETRY} & trial.user_attrs.keys()
     return trial.state is TrialState.RUNNING and is_gone(trial.system_attrs.get(WORKER, ""))
 
 
 def directions_of(model: PlanKnowledge) -> list[StudyDirection]:
-    """Whatever the objectives are, more of them is better."""
+    """All objectives are maximised."""
     return [StudyDirection.MAXIMIZE] * (2 if model.objective == BOTH else 1)
 
 
 def values_of(model: PlanKnowledge, trial: Trial) -> list[float]:
-    """What the objectives are told of a plan. One that does not fit has the worst of each."""
+    """The objective values of a plan; the worst of each if it does not fit."""
     values = [trial.score, trial.free_bytes] if model.objective == BOTH else [trial.score]
     return [value if trial.fits else 0.0 for value in values]
 
 
 def violation(model: PlanKnowledge, trial: Trial) -> float:
-    """By which share of the GPU a plan is above what it may take; at most 0 if it fits."""
+    """The share of the GPU by which a plan exceeds its limit; at most 0 if it fits."""
     lesson = trial.lesson
     taken = max(lesson.device_bytes, lesson.demanded_bytes) if lesson else 0
     over = taken / model.usable_bytes - (1 - model.headroom)
@@ -121,7 +121,8 @@ def violation(model: PlanKnowledge, trial: Trial) -> float:
 
 
 def _fits(model: PlanKnowledge, lesson: Lesson | None, trial: FrozenTrial) -> bool:
-    """As our constraint tells, if there is one, else as measured. Others may be of anything."""
+    """Whether a trial fits: by MemTune's constraint if recorded, else by its measurement. Other constraints do not
+    count."""
     if trial.constraints and FITS in trial.constraints:
         return trial.constraints[FITS] <= 0
     return lesson is None or (not lesson.died and lesson.device_bytes <= model.usable_bytes * (1 - model.headroom))
@@ -147,7 +148,7 @@ def _measured(trial: Trial) -> dict[str, Any]:
 
 
 def _lesson(plan: Plan, trial: FrozenTrial) -> Lesson | None:
-    """What a whole trial measured: the peak of one that is still running, or broke off, may not have come yet."""
+    """The measurement of a complete trial: a running or interrupted one may not have reached its peak."""
     attributes = trial.user_attrs
     is_whole = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
     if DIED not in attributes or not (is_whole or attributes[DIED]):

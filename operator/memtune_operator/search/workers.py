@@ -1,4 +1,4 @@
-"""Who runs a trial: a name for this process, and whether the process that has a name is gone."""
+"""Worker identity of trials: names this process and detects that another one is gone."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 import socket
 from uuid import uuid4
 
-# A container that was started again has the host name and the process id of the one before.
+# A restarted container has the same host name and process id, so a random token tells the processes apart.
 _START = uuid4().hex
 
 
 def this_worker() -> str:
-    """The name of this process: its host, its id, and what no other process with that id has."""
+    """The name of this process: host, process id and a random token."""
     return f"{socket.gethostname()}/{os.getpid()}/{_START}"
 
 
 def is_gone(worker: str) -> bool:
-    """Whether a process has ended. Of one on another host nobody can tell: there Optuna's heartbeat does."""
+    """Whether a process has ended. Unknown for other hosts, where Optuna's heartbeat detects it."""
     host, _, rest = worker.partition("/")
     process, _, start = rest.partition("/")
     if host != socket.gethostname() or not process.isdecimal():

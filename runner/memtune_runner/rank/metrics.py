@@ -21,22 +21,22 @@ _LABELS = ("rank", "device")
 # From a small model on one GPU to accumulation over many micro-batches of a large one.
 STEP_BUCKETS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
-_READ = "when the last step ended or an allocation failed"
-_KEPT = "over the steps of the last one to two minutes"
+_READ = "at the end of the last step or when an allocation failed"
+_KEPT = "in the last one to two minutes"
 # Every gauge of bytes: its name behind memtune_hbm_, and what it is.
 _GAUGES = (
     ("total_bytes", "Memory of the device"),
     ("allocated_bytes", f"Bytes in tensors {_READ}"),
-    ("active_bytes", f"Bytes in tensors and in blocks that a stream still used {_READ}"),
-    ("reserved_bytes", f"Bytes that the allocator had taken from the device {_READ}"),
-    ("inactive_split_bytes", f"Free bytes that could not be given back to the device {_READ}"),
-    ("non_torch_bytes", f"Bytes of the device that were used outside of the allocator {_READ}"),
-    ("largest_free_block_bytes", "The largest cached block that was not in use when a step ended"),
-    ("step_end_allocated_bytes", "Bytes in tensors when the last step ended"),
-    ("peak_allocated_bytes", f"Most bytes in tensors {_KEPT}"),
-    ("peak_active_bytes", f"Most active bytes {_KEPT}"),
-    ("peak_reserved_bytes", f"Most reserved bytes {_KEPT}"),
-    ("peak_inactive_split_bytes", f"Most inactive split bytes {_KEPT}"),
+    ("active_bytes", f"Bytes in tensors and in blocks still used by a stream {_READ}"),
+    ("reserved_bytes", f"Bytes that the allocator held of the device {_READ}"),
+    ("inactive_split_bytes", f"Free bytes that could not be returned to the device {_READ}"),
+    ("non_torch_bytes", f"Bytes of the device in use outside the allocator {_READ}"),
+    ("largest_free_block_bytes", "Largest unused cached block at the end of the last step"),
+    ("step_end_allocated_bytes", "Bytes in tensors at the end of the last step"),
+    ("peak_allocated_bytes", f"Peak bytes in tensors {_KEPT}"),
+    ("peak_active_bytes", f"Peak active bytes {_KEPT}"),
+    ("peak_reserved_bytes", f"Peak reserved bytes {_KEPT}"),
+    ("peak_inactive_split_bytes", f"Peak inactive split bytes {_KEPT}"),
 )
 
 
@@ -104,7 +104,7 @@ class Collector:
         yield from self._ratios(core, samples)
         yield from self._counters(core, samples)
         yield _step_seconds(core, samples)
-        info = core.InfoMetricFamily("memtune_plan", "The plan that this run carries out", labels=_LABELS)
+        info = core.InfoMetricFamily("memtune_plan", "The plan of this run", labels=_LABELS)
         for each in samples:
             info.add_metric(_labels(each), {"plan": each.plan})
         yield info
@@ -123,8 +123,8 @@ class Collector:
 
     def _counters(self, core: Any, samples: list[Sample]) -> Iterator[Any]:
         for name, key, help_text in (
-            ("memtune_allocator_retries", "retries", "Allocations that succeeded only after the cache was emptied"),
-            ("memtune_allocator_ooms", "ooms", "Allocations that failed"),
+            ("memtune_allocator_retries", "retries", "Allocations that succeeded only after emptying the cache"),
+            ("memtune_allocator_ooms", "ooms", "Failed allocations"),
             ("memtune_tokens", "tokens", "Tokens trained on"),
         ):
             counter = core.CounterMetricFamily(name, help_text, labels=_LABELS)

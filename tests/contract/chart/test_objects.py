@@ -250,7 +250,7 @@ def test_what_to_do_next_fits_the_installation() -> None:
 
 
 def test_images_that_no_registry_is_named_for_are_told() -> None:
-    told = "names no registry: nodes that do not have the image look for it on docker.io, where MemTune has none"
+    told = "names no registry: nodes without the image try to pull it from docker.io, where MemTune has none"
     assert f"memtune-operator (image.repository) {told}" in render({})["NOTES.txt"]
     mixed = render({"image": {"repository": "registry.example/memtune-operator"}})["NOTES.txt"]
     assert f"memtune-runner (runnerImage.repository) {told}" in mixed

@@ -1,11 +1,11 @@
-{{/* What makes an object part of `helm test`. What a failed test left is what tells why. Input: its weight */}}
+{{/* Annotations of a `helm test` hook. Objects of a failed test are kept for debugging. Input: its weight */}}
 {{- define "memtune.testHook" -}}
 helm.sh/hook: test
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
-{{/* A job that is done in seconds. The virtual GPU needs no hardware. */}}
+{{/* A job that finishes in seconds. The virtual GPU needs no hardware. */}}
 {{- define "memtune.testJob" -}}
 apiVersion: memtune.dev/v1alpha1
 kind: MemoryTunedJob
