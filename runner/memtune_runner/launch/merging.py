@@ -153,7 +153,7 @@ _EMPTY = Report(Ending.SUCCEEDED, 0)
 
 
 def _of_all(settings: Settings, shares: Sequence[int | None]) -> int | None:
-    """Sum a value over the node's ranks; None if one of them does not report it."""
+    """The sum over all ranks of the node; None where one of them does not tell its share."""
     known = [share for share in shares if share is not None]
     return sum(known) if len(known) == settings.gpus_per_node else None
 
