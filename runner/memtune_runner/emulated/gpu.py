@@ -56,11 +56,7 @@ def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Insta
 
 
 def _preloading(library: Path) -> dict[str, str]:
-    """Return variables that load the emulation before NVIDIA's libraries.
-
-    A library's own search path beats LD_LIBRARY_PATH, so the preloaded symbols win; empty libraries replace missing
-    names.
-    """
+    """Return variables that load the emulation before NVIDIA's libraries: their search paths beat LD_LIBRARY_PATH."""
     return {
         "LD_PRELOAD": prepended(str(library / LIBRARY), os.environ.get("LD_PRELOAD")),
         "LD_LIBRARY_PATH": prepended(str(library / "empty"), os.environ.get("LD_LIBRARY_PATH")),
