@@ -1,4 +1,4 @@
-"""A loop of accelerate over a training loader of the kind that its argument names, beside one to evaluate on."""
+"""An accelerate loop whose training loader has the kind named by its argument, beside an evaluation loader."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ DATA = RandomTokens(64, 32)
 
 
 class Streamed(IterableDataset[dict[str, torch.Tensor]]):
-    """Samples one after the other, of which nobody knows how many come."""
+    """Streams samples without a known number."""
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         return (DATA[number % 64] for number in range(128))
 
 
 class StreamedBatches(IterableDataset[dict[str, torch.Tensor]]):
-    """Whole batches: the script makes its own."""
+    """Whole batches that the script makes itself."""
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         return (default_collate([DATA[row] for row in range(4)]) for _ in range(16))
 
 
 class Backwards(DataLoader[dict[str, torch.Tensor]]):
-    """A loader with a way of its own."""
+    """A loader with its own iteration."""
 
 
 def _lists(rows: list[dict[str, torch.Tensor]]) -> list[dict[str, list[int]]]:

@@ -1,6 +1,6 @@
-"""A loop of accelerate that saves its state at every step, and may be killed in the middle of a save.
+"""An accelerate loop that saves its state at every step and may be killed during a save.
 
-``SAVES_IN`` is where; ``KILLED_AT`` the step whose save it does not survive. It goes on from what it is told.
+``SAVES_IN`` is the directory; ``KILLED_AT`` the step whose save kills it. It resumes from the checkpoint it is given.
 """
 
 from __future__ import annotations

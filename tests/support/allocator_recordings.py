@@ -1,7 +1,7 @@
-"""Recordings of PyTorch's caching allocator on real GPUs, replayed through the allocator model event by event.
+"""Replays recordings of PyTorch's caching allocator on real GPUs through the allocator model.
 
-In a recording `a` is an allocation, `f` a free, `+` memory that the driver gave, `-` memory that it took back, and `o`
-an out-of-memory. Its driver gives the model the same segments at the same addresses, and refuses where the GPU's did.
+In a recording `a` is an allocation, `f` a free, `+` memory from the driver, `-` memory returned to it, and `o` an
+out-of-memory. The replay's driver returns the same segments at the same addresses, and refuses where the GPU's did.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from memtune.allocator.device import DeviceModel
 
 @dataclass(frozen=True)
 class Recording:
-    """One device of one process: what its allocator held at first, and what happened then."""
+    """One device of one process: its allocator's initial content and the events that followed."""
 
     name: str
     expandable: bool
     segments: list[tuple[int, int, int, bool]]  # address, bytes, stream, is small
-    live: list[tuple[int, int, int | None]]  # address, requested bytes, bytes where they are known
+    live: list[tuple[int, int, int | None]]  # address, requested bytes, bytes if known
     events: list[list[Any]]
     reserved_at_end: int
 
 
 class DifferenceError(AssertionError):
-    """The model did something else than the GPU's allocator."""
+    """The model deviated from the GPU's allocator."""
 
 
 def recordings() -> list[Recording]:
-    """Every recording. A test that asks for them is skipped where there are none."""
+    """Return every recording; skip the test if there are none."""
     for directory in ROOT.parents:
         if paths := sorted((directory / "shared" / "data" / "cuda_recordings").glob("*.json.gz")):
             return [_read(path) for path in paths]
@@ -62,7 +62,7 @@ def _read(path: Path) -> Recording:
 
 
 class RecordedDriver(DeviceModel):
-    """Gives what the recording shows next, and refuses where the GPU's allocator began to release its cache."""
+    """Returns what the recording shows next, and refuses where the GPU's allocator began to release its cache."""
 
     def __init__(self, recording: Recording, counters: Counters) -> None:
         super().__init__(None, counters)
@@ -100,27 +100,27 @@ class RecordedDriver(DeviceModel):
         self._to_release[size] -= 1
 
     def check_released(self) -> None:
-        """All that the GPU's allocator has released by now, the model has as well."""
+        """Check that the model has released everything that the GPU's allocator has released so far."""
         if self._to_release.total():
             raise DifferenceError(f"event {self.position}: the model does not release {+self._to_release}")
 
     def addresses(self, size: int, alignment: int) -> int:
         if not self._expandable:
             return self._given_address
-        # The model's pages lie at multiples of their size, the driver's at the segment's own address.
+        # The model's pages are aligned to their size, the driver's start at the segment's own address.
         recorded: int = self.events[self.position][1]
         address = recorded // alignment * alignment
         self._shifts[address] = recorded - address
         return address
 
     def recorded_address(self, address: int) -> int:
-        """The address in the recording of the model's block."""
+        """Return the recorded address of the model's block."""
         bases = [base for base in self._shifts if base <= address]
         return address + self._shifts[max(bases)] if bases else address
 
 
 class Replay:
-    """One recording, replayed until the model differs from it."""
+    """Replays one recording until the model deviates from it."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -132,7 +132,7 @@ class Replay:
         self._handles = {address: address for address, *_ in recording.live}
 
     def run(self) -> None:
-        """Play every event; raise DifferenceError at the first that the model plays in another way."""
+        """Replay every event; raise DifferenceError at the first deviation."""
         driver, events = self.driver, self.recording.events
         while driver.position < len(events):
             first = driver.position
@@ -152,7 +152,7 @@ class Replay:
             )
 
     def _empties_cache(self) -> bool:
-        """Whether the script emptied the cache; the allocator itself does so for a request that it cannot serve."""
+        """Whether the script emptied the cache; the allocator does so itself for a request that it cannot serve."""
         events = self.recording.events[self.driver.position :]
         following = next((event for event in events if event[0] != "-"), ["f"])
         if following[0] in "fa":
@@ -189,7 +189,7 @@ class Replay:
 
 
 def hold(allocator: CachingAllocator, recording: Recording) -> int:
-    """Give the allocator what the process held when the recording began; return the reserved bytes."""
+    """Allocate what the process held at the start of the recording; return the reserved bytes."""
     live = {address: (requested, size) for address, requested, size in recording.live}
     addresses = sorted(live)
     for segment, length, stream, is_small in recording.segments:
@@ -212,7 +212,7 @@ def _hold_segment(
         if position == border:
             requested, size = live[position]
             border = next(borders)
-            # Where nobody wrote down a block's size, a rest too small to be cut off belongs to it.
+            # If a block's size is unknown, it includes a remainder too small to be split off.
             rounded = round_up(requested, MIN_BLOCK_BYTES)
             size = size or (rounded if border - position - rounded >= pool.min_rest_bytes else border - position)
             block = Block(position, size, pool, "allocated")

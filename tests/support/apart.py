@@ -1,6 +1,6 @@
-"""What touches CUDA in a test of its own process: a context stays as long as its process, and takes half a gibibyte.
+"""Runs a function that uses CUDA in a subprocess: a context lasts as long as its process and takes 0.5 GiB.
 
-The driver tells only what all processes use together, so that it would count as memory of every run that follows.
+The driver reports only the memory of all processes together, so the context would count in every later run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ _Found = TypeVar("_Found")
 
 
 def apart(function: Callable[_Arguments, _Found], *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Found:
-    """What a function of a module gives, called in a process of its own, which has ended by then."""
+    """Call a function of a module in a subprocess and return its result after the subprocess has ended."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(function, *args, **kwargs).result()

@@ -1,4 +1,4 @@
-"""An API server that answers what a test wrote down: for the answers that a real one gives when something is wrong."""
+"""A fake API server with prepared answers, for those that a real one gives only when something is wrong."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ JOB = f"{JOBS}/{NAME}"
 PODS = "/api/v1/namespaces/research/pods"
 
 Answer = tuple[int, str]
-# What is only known when it is asked for.
+# An answer, or a function called at each request.
 Telling = Answer | Callable[[], Answer]
 
 
 def refusal(code: int, message: str) -> Answer:
-    """The metav1.Status that comes with an error."""
+    """Return the metav1.Status of an error."""
     return code, json.dumps({"kind": "Status", "status": "Failure", "code": code, "message": message})
 
 
@@ -33,7 +33,7 @@ def found(value: Any) -> Answer:
 
 
 def events(*told: tuple[str, Any]) -> Answer:
-    """A watch that tells these and then ends."""
+    """Return a watch with these events, which then ends."""
     return 200, "".join(json.dumps({"type": kind, "object": value}) + "\n" for kind, value in told)
 
 
@@ -42,7 +42,7 @@ def listed(*items: Any) -> Answer:
 
 
 class ApiServer(ThreadingHTTPServer):
-    """Answers by path; ``?watch`` and ``?follow`` belong to it. The last answer of a path is given again and again."""
+    """Answers by path, including ``?watch`` and ``?follow``. The last answer of a path repeats."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -58,7 +58,7 @@ class ApiServer(ThreadingHTTPServer):
         self.answers[path] = list(answers)
 
     def kubeconfig(self, directory: Path, namespace: str = "research") -> str:
-        """A kubeconfig that leads here."""
+        """Return a kubeconfig for this server."""
         written = {
             "clusters": [{"name": "c", "cluster": {"server": self.address}}],
             "users": [{"name": "u", "user": {"token": "t"}}],
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, *_: Any) -> None:
-        """Quietly."""
+        """Log nothing."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What an API server makes of an object before it keeps it: nulls, defaults, and the rules of its CRD in CEL.
+"""What an API server does before it stores an object: drops nulls, fills defaults, evaluates CEL rules.
 
-The rules are evaluated by cel-rust, which like the API server fails on a missing field, on a division by zero, on an
-overflow and where types do not go together; a rule that fails raises. Written after the sources of
-k8s.io/apiextensions-apiserver: pkg/apiserver/schema/defaulting and pkg/apiserver/schema/cel.
+The rules are evaluated by cel-rust, which like the API server fails on missing fields, division by zero, overflow and
+type mismatches; a rule that fails raises. Follows k8s.io/apiextensions-apiserver: pkg/apiserver/schema/defaulting and
+pkg/apiserver/schema/cel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 
 
 class Broken(NamedTuple):
-    """A rule that does not hold: the field that it blames, what is told, and why."""
+    """A broken rule: the field that it blames, its message and its reason."""
 
     path: str
     message: str
@@ -27,7 +27,7 @@ class Broken(NamedTuple):
 
 
 def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
-    """Every node of the schema with its path."""
+    """Yield every node of the schema with its path."""
     yield path, schema
     for name, field in schema.get("properties", {}).items():
         yield from nodes(field, f"{path}.{name}")
@@ -36,7 +36,7 @@ def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
-    """The value with nulls dropped and the defaults filled in, in blocks that come from a default too."""
+    """Drop nulls and fill in defaults, including those within defaulted blocks."""
     if isinstance(value, list) and "items" in schema:
         return [with_defaults(schema["items"], item) for item in value]
     if not isinstance(value, dict) or "properties" not in schema:
@@ -48,7 +48,7 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 
 
 def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> Iterator[Broken]:
-    """The rules of the schema that an object with its defaults breaks; ``old`` is what is kept so far."""
+    """Yield the rules that an object with its defaults breaks; ``old`` is the stored object."""
     rules = schema.get("x-kubernetes-validations", ())
     floats = [each for value in (new, old) for each in _floats_for_integers(schema, value)]
     names = {"self": _as_cel(schema, new)} | ({} if old is None else {"oldSelf": _as_cel(schema, old)})
@@ -84,7 +84,7 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
     return text[start:end]
 
 
-# Of the functions that Kubernetes adds to CEL, those that rules use: strings of cel-go's ext package.
+# The functions that Kubernetes adds to CEL and that rules use: strings of cel-go's ext package.
 _FUNCTIONS = {
     "split": lambda text, separator: text.split(separator),
     "indexOf": lambda text, part: text.find(part),
@@ -98,9 +98,9 @@ def _program(rule: str) -> Any:
 
 
 def _floats_for_integers(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
-    """Each field in which a client wrote an integer, or one in its list, with a point.
+    """Yield each integer field, or list with one, that a client wrote with a decimal point.
 
-    The schema takes it, but a rule that reads it fails.
+    The schema accepts it, but a rule that reads it fails.
     """
     if _is_float_for_integer(schema, value):
         yield path
@@ -116,14 +116,14 @@ def _is_float_for_integer(schema: Schema, value: Any) -> bool:
 
 
 def _knowing_fields(rule: str, paths: list[str]) -> str:
-    """The rule for an object without these fields, which has them by its own account: only to read one fails."""
+    """Rewrite the rule for an object that claims to have these fields, so that only reading one fails."""
     for path in paths:
         rule = re.sub(rf"has\((self|oldSelf){re.escape(path)}\)", "true", rule)
     return rule
 
 
 def _as_cel(schema: Schema, value: Any) -> Any:
-    """A value as a rule can read it: by the types of the schema, and nothing else."""
+    """Convert a value for a rule, using only the schema's types."""
     if isinstance(value, dict) and "properties" in schema:
         fields = schema["properties"]
         return {

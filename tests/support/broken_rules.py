@@ -1,4 +1,4 @@
-"""For each rule over several fields, specs that break it and nothing else, and specs that break none."""
+"""For each cross-field rule, specs that break only that rule, and specs that break none."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NFS = {"nfs": {"server": "files", "path": "/a"}}
 
 
 def fixed(plan: str, **changes: Any) -> dict[str, Any]:
-    """A spec in mode Fixed."""
+    """Return a spec in mode Fixed."""
     return spec(tuning={"mode": "Fixed", "plan": plan}, **changes)
 
 
-# For each rule, by the first words of its message: specs that break it and nothing else, and where the problem is.
+# For each rule, by the first words of its message: specs that break only that rule, and the field at fault.
 BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("give exactly one of hfConfig", spec(model={"architecture": None}), "spec.model"),
     ("give exactly one of hfConfig", spec(model={"hfConfig": {}}), "spec.model"),

@@ -1,8 +1,8 @@
-"""How much a rule of a CRD may cost at most, by the cost model of the API server.
+"""The maximum cost of a CRD rule under the API server's cost model.
 
-The prices are those of cel-go's checker/cost.go and of k8s.io/apiserver's pkg/cel/library/cost.go, the limits those of
-k8s.io/apiextensions-apiserver's pkg/apis/apiextensions/validation. Where those look closer than this does, a price
-here is the higher one. Only what the rules use of CEL is read.
+Prices are those of cel-go's checker/cost.go and k8s.io/apiserver's pkg/cel/library/cost.go, limits those of
+k8s.io/apiextensions-apiserver's pkg/apis/apiextensions/validation. Where those are more precise, a price here is
+higher. Only the CEL that the rules use is supported.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ Schema = dict[str, Any]
 
 _TOKEN = re.compile(r"\s*('[^']*'|[A-Za-z_]\w*|\d+|&&|\|\||[=!<>]=|[-+*/%<>!?:.,()\[\]])")
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
-_TRAVERSED, _SEARCHED = 0.1, 0.25  # the price of a character of a text, and of a regular expression
+_TRAVERSED, _SEARCHED = 0.1, 0.25  # per character of a string, and of a regular expression
 _LIST = 10
-# What a split gives.
+# The result of a split.
 _PIECE = {"type": "string", "of": "split"}
 
 
 class UnboundedError(Exception):
-    """A rule walks along something for which the schema has no limit."""
+    """A rule iterates over something without a limit in the schema."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What an expression costs, and the value it gives: by its schema, and how long a text or a list it may be."""
+    """The cost of an expression and its value: the schema, and the maximum length of a string or list."""
 
     cost: float
     schema: Schema | None = None
     size: float | None = None
 
     def walked(self) -> float:
-        """The size of what is walked along."""
+        """The size of what is iterated over."""
         if self.size is None:
             raise UnboundedError(str(self.schema))
         return self.size
 
 
 def rule_cost(rule: str, schema: Schema) -> int:
-    """The most that one evaluation of a rule of this schema costs."""
+    """Return the maximum cost of one evaluation of a rule."""
     reader = _Reader(rule, {"self": schema, "oldSelf": schema})
     value = reader.ternary()
     assert not reader.tokens, f"{rule}: {reader.tokens} is not understood"
@@ -128,13 +128,13 @@ class _Reader:
         if name == "indexOf":
             return Value(paid + walked, size=1)
         assert name in ("split", "substring"), f"no price is known for {name}()"
-        # Kubernetes 1.25 refuses such a rule: it estimates the pieces of a text to be as large as a request.
+        # Kubernetes 1.25 rejects such a rule: it estimates the pieces of a string to be as large as a request.
         assert not (name == "split" and of.schema == _PIECE), "Kubernetes 1.25 cannot bound a split of a piece"
         schema = _PIECE if name == "split" or of.schema == _PIECE else {"type": "string"}
         return Value(paid + walked + _LIST, schema, of.size)
 
     def exists(self, of: Value) -> Value:
-        """A macro: its condition is evaluated for each item, with one more step for the result so far."""
+        """Cost a macro, whose condition is evaluated for each item, with one more step for the result so far."""
         assert of.schema is not None
         name = self.tokens.pop(0)
         assert self.take(",")
@@ -155,7 +155,7 @@ def _compared(operator: str, left: Value, right: Value) -> float:
     if operator == "in":
         return right.walked()
     if operator in ("==", "!="):
-        # Two values are compared to the end of the shorter one; a whole block is never longer than a request.
+        # A comparison ends with the shorter value; a whole block is never longer than a request.
         sizes = [each.size for each in (left, right) if each.size is not None]
         return max(1, ceil(min(sizes, default=REQUEST_BYTES) * _TRAVERSED))
     return 1
@@ -170,7 +170,7 @@ def _size(schema: Schema) -> float | None:
     if kind == "string":
         if "enum" in schema:
             return max(map(len, schema["enum"]))
-        return schema["maxLength"] * 4 if "maxLength" in schema else None  # a character is 4 bytes at the most
+        return schema["maxLength"] * 4 if "maxLength" in schema else None  # a character has at most 4 bytes
     if kind == "array":
         inner = _size(schema["items"])
         return schema["maxItems"] * max(inner, 1) if "maxItems" in schema and inner is not None else None

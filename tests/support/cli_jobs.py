@@ -15,7 +15,7 @@ DENSE = str(ROOT / "examples" / "llama-7b-8gpu.yaml")
 
 
 def job(**changes: Any) -> dict[str, Any]:
-    """The dense example with fields replaced: ``training__globalBatchSize=100``."""
+    """Return the dense example with fields replaced: ``training__globalBatchSize=100``."""
     data: dict[str, Any] = yaml.safe_load(Path(DENSE).read_text())
     for path, value in changes.items():
         *parents, name = path.split("__")
@@ -33,7 +33,7 @@ def written(folder: Path, data: object) -> str:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused, and give its message."""
+    """Run a command that must fail with a usage error, and return its message."""
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert output.out == ""

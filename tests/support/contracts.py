@@ -1,4 +1,4 @@
-"""CRDs of other projects, which lie in a directory beside the checkout."""
+"""CRDs of other projects, from a directory beside the checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helm_chart import ROOT
 
 
 def contract(file: str) -> dict[str, Any]:
-    """The CRD in this file of `shared/contracts`; where there is no such directory, the test is skipped."""
+    """Return the CRD in a file of `shared/contracts`; skip the test if there is no such directory."""
     for directory in ROOT.parents:
         path = directory / "shared" / "contracts" / file
         if path.is_file():
@@ -20,6 +20,6 @@ def contract(file: str) -> dict[str, Any]:
 
 
 def schema_of(crd: dict[str, Any]) -> dict[str, Any]:
-    """What the first version of a CRD says of its objects."""
+    """Return the schema of a CRD's first version."""
     schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema

@@ -1,4 +1,4 @@
-"""The built-in trainer in a process that needs memory for something else, too, once its training has made two steps."""
+"""The built-in trainer in a process that also needs other memory after its second training step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memtune.wire import environment
 from memtune_runner.rank.settings import read_settings
 from memtune_runner.trainer import main
 
-# The job's own description is for the prediction alone: its command might train anything.
+# A job's description is only for the prediction, since its command might train anything.
 os.environ[environment.ARCHITECTURE] = json.dumps(asdict(from_facts(json.loads(sys.argv[1]))))
 settings = read_settings(os.environ)
 taken: list[torch.Tensor] = []
@@ -24,7 +24,7 @@ steps = settings.resume_samples // settings.global_batch
 
 
 def crowd(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """From the second step of the training on the process keeps so many bytes."""
+    """Hold this many bytes from the second training step on."""
     global steps
     steps += 1
     if steps >= 2 and not taken and not settings.is_probe:

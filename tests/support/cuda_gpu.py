@@ -1,4 +1,4 @@
-"""Whether this machine can run tests/gpu: ends with 3, and one sentence, where it cannot."""
+"""Checks whether this machine can run tests/gpu: exits with 3 and one sentence if it cannot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CANNOT_RUN = 3
 
 
 def why_not() -> str | None:
-    """Why nothing here can be tried on CUDA; None where it can."""
+    """Return why CUDA is not usable here; None if it is."""
     missing = no_gpu()
     return missing and f"they need a CUDA GPU, and {missing}"
 

@@ -1,4 +1,4 @@
-"""A simulated cluster brought to where most situations begin, and how to ask what was decided there."""
+"""Brings a simulated cluster to common situations, and reads what was decided there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAVED = {"checkpoint_samples": 320, "checkpoint_format": "deepspeed", "steps": 3
 
 
 def launched(job: Job | None = None) -> SimulatedCluster:
-    """A cluster whose job has probed, and whose first train run is running."""
+    """Return a cluster whose job has probed and runs its first train run."""
     return probed(job) if job else deepcopy(_ordinary())
 
 
@@ -32,16 +32,16 @@ def _ordinary() -> SimulatedCluster:
 def probed(
     job: Job, factor: float = 1.0, built: str = "", measured: Remembered | None = None, **told: Any
 ) -> SimulatedCluster:
-    """A cluster that has made up its mind on a job whose plans need ``factor`` times what is predicted.
+    """Return a cluster that has decided on a job whose plans need ``factor`` times the predicted memory.
 
-    ``told`` is what the probes report, too.
+    ``told`` is added to the probes' reports.
     """
     cluster = SimulatedCluster(job, factor, built=built, measured=measured)
     return until_decided(cluster, lambda run: cluster.finish(run, **told))
 
 
 def until_decided(cluster: Cluster, finish: Callable[[str], None]) -> Cluster:
-    """The cluster once it has made up its mind; ``finish`` ends a probe, by its name."""
+    """Run the cluster until it has decided; ``finish`` ends a probe by name."""
     for _ in range(40):
         cluster.reconcile()
         for run in cluster.runs():
@@ -56,7 +56,7 @@ def until_decided(cluster: Cluster, finish: Callable[[str], None]) -> Cluster:
 
 
 def die(cluster: SimulatedCluster, ending: Ending, exit_code: int, **report: Any) -> None:
-    """The running train run ends, saying so, and the operator sees it."""
+    """End the running train run with a report, and let the operator see it."""
     for pod in cluster.pods.values():
         if pod.is_running:
             cluster.end(pod, exit_code, cluster.report(pod, ending, **report))
@@ -65,7 +65,7 @@ def die(cluster: SimulatedCluster, ending: Ending, exit_code: int, **report: Any
 
 
 def edit(cluster: SimulatedCluster, block: str = "", **fields: Any) -> None:
-    """Change fields of a block of the spec, or of the spec itself, which the API server counts."""
+    """Change fields of the spec or of one of its blocks, with a new generation."""
     job = cluster.job
     spec = job.spec
     changes = {block: getattr(spec, block).model_copy(update=fields)} if block else fields
@@ -75,12 +75,12 @@ def edit(cluster: SimulatedCluster, block: str = "", **fields: Any) -> None:
 
 
 def condition(cluster: SimulatedCluster, kind: str) -> dict[str, Any]:
-    """One condition of the status, or one that says it is absent."""
+    """Return a condition of the status, or one that says it is absent."""
     found = [each for each in cluster.status["conditions"] if each["type"] == kind]
     return found[0] if found else {"status": "absent", "reason": "", "message": ""}
 
 
 def last(cluster: SimulatedCluster) -> dict[str, Any]:
-    """The newest attempt."""
+    """Return the latest attempt."""
     attempt: dict[str, Any] = cluster.status["attempts"][-1]
     return attempt

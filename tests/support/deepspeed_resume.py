@@ -1,9 +1,9 @@
-"""Saves under some plans and resumes under others with the real DeepSpeed; tells the losses as JSON.
+"""Saves under some plans and resumes under others with real DeepSpeed; prints the losses as JSON.
 
     python deepspeed_resume.py DIRECTORY CASES
 
-CASES is a JSON list of pairs: the plan to save under, and the plan to resume under. What was saved already is not
-saved again, so that another number of ranks can resume it.
+CASES is a JSON list of pairs: the plan to save under and the plan to resume under. An existing save is reused, so that
+another number of ranks can resume it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def engine_of(plan: Plan) -> Any:
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(_FEATURES, _HIDDEN), nn.GELU(), nn.Linear(_HIDDEN, _CLASSES))
-    # Two groups: stage 3 is known to mix up their options.
+    # Two groups, because stage 3 mixes up their options.
     groups = [
         {"params": [each for each in model.parameters() if each.ndim > 1], "weight_decay": 0.1},
         {"params": [each for each in model.parameters() if each.ndim == 1], "weight_decay": 0.0},
@@ -49,7 +49,7 @@ def engine_of(plan: Plan) -> Any:
 
 
 def train(engine: Any, plan: Plan, first_step: int) -> list[float]:
-    """The mean loss of each step, over all ranks."""
+    """Return the mean loss of each step over all ranks."""
     dtype = engine.get_data_types()[0]
     return [_step(engine, plan, step, dtype) for step in range(first_step, first_step + STEPS)]
 
@@ -72,7 +72,7 @@ def _step(engine: Any, plan: Plan, step: int, dtype: torch.dtype) -> float:
 
 
 def save(root: Path, plan: Plan) -> None:
-    """Train, save, and go on, so that it is known what comes next."""
+    """Train, save, and train on, so that the next losses are known."""
     engine = engine_of(plan)
     train(engine, plan, 0)
     manifest = Manifest(STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0)
@@ -85,7 +85,7 @@ def save(root: Path, plan: Plan) -> None:
 
 
 def resume(root: Path, plan: Plan) -> dict[str, Any]:
-    # A conversion for an earlier case stands beside it, and would do as well.
+    # A conversion for an earlier case lies beside it and would match, too.
     source = next(each for each in complete_checkpoints(root) if each.manifest.format is Format.DEEPSPEED)
     if dist.get_rank() == 0:
         _form_for(source, plan)
@@ -102,7 +102,7 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
 
 
 def _form_for(source: Checkpoint, plan: Plan) -> Path:
-    """What the table gives; where it calls it impossible, what DeepSpeed would have the best chance with."""
+    """Return the form in the table; for an impossible entry, the form most likely to work in DeepSpeed."""
     saved, world = source.manifest.plan, dist.get_world_size()
     if resumption(Format.DEEPSPEED, saved, plan, source.manifest.world == world).way is not Way.IMPOSSIBLE:
         return convert.converted(source, plan, world)
@@ -118,7 +118,7 @@ def main(root: Path, cases: list[list[str]]) -> None:
     import deepspeed.ops  # type: ignore[import-untyped]  # as above
     from deepspeed.runtime.engine import DeepSpeedEngine  # type: ignore[import-untyped]  # as above
 
-    # Its shared-memory collectives would be compiled first; gloo's will do.
+    # Its shared-memory collectives would be compiled first; gloo's suffice.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     universal.read_by_its_kind(DeepSpeedEngine)
     dist.init_process_group("gloo")

@@ -1,4 +1,4 @@
-"""A DeepSpeed loop whose optimizer is stepped in several sub-groups and that overflows once."""
+"""A DeepSpeed loop whose optimizer steps in several sub-groups and whose gradients overflow once."""
 
 from __future__ import annotations
 

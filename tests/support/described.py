@@ -1,4 +1,4 @@
-"""Eleven described architectures with their real widths and few of their layers, which are alike."""
+"""Eleven described architectures with real widths and only a few of their identical layers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def traced(name: str, numerics: Sequence[str], adapted: Sequence[str] = (), dropout: float = 0.0) -> Trace:
-    """The model of a config, computed in these ways; with a frozen base where some of its modules are adapted."""
+    """Trace the model of a config under these numerics; with ``adapted`` modules, its base is frozen."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM  # transformers leaves it untyped
+    model: Any = AutoModelForCausalLM  # untyped in transformers
     facts = dict(CONFIGS[name])
     config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
-    gc.disable()  # as `memtune trace` does: when garbage goes must not depend on chance
+    gc.disable()  # as `memtune trace` does: the lifetime of garbage must be deterministic
     try:
         return _traced(name, lambda: _adapter(model.from_config(config), adapted, dropout), numerics)
     finally:

@@ -1,4 +1,4 @@
-"""Whether this machine can run tests/emulated: ends with 3, and one sentence, where it cannot."""
+"""Checks whether this machine can run tests/emulated: exits with 3 and one sentence if it cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
 
 
 def why_not() -> str | None:
-    """Why no GPU can be emulated here; None where one can."""
+    """Return why no GPU can be emulated here; None if one can."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return f"they need Linux on x86_64, and this is {platform.system()} on {platform.machine()}"
     if shutil.which("cc") is None:
@@ -27,7 +27,7 @@ def why_not() -> str | None:
 def emulate(
     script: Path, *options: str, arguments: tuple[str, ...] = (), limit: int = 400
 ) -> tuple[int, dict[str, Any]]:
-    """Run `memtune emulate` on a script: its exit code and its JSON."""
+    """Run `memtune emulate` on a script; return its exit code and JSON."""
     command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
     done = subprocess.run(
         [*command, str(PYTHON), str(script), *arguments],

@@ -1,4 +1,4 @@
-"""Jobs of examples/ with `device: emulated`, and `memtune` called as by somebody who has activated .venv-emulated."""
+"""Jobs of examples/ with `device: emulated`, and `memtune` as if .venv-emulated were activated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) -> Path:
-    """A job of examples/ on an emulated H100, with blocks of its spec replaced."""
+    """Return a job of examples/ on an emulated H100, with blocks of its spec replaced."""
     documents = yaml.safe_load_all((_EXAMPLES / f"{name}.yaml").read_text())
     body = next(each for each in documents if each["kind"] == "MemoryTunedJob")
     body["spec"] |= {"resources": {"gpuProduct": "h100-80gb", "device": "emulated", **resources}, **spec}
@@ -27,7 +27,7 @@ def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) 
 def memtune(
     *words: str, activated: bool = True, programs: Path = PYTHON.parent, limit: int = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Call the command from the root of the repository, where the scripts of the examples are."""
+    """Run the command in the root of the repository, where the examples find their scripts."""
     # Without the packages of this Python, whose torch is the CPU build.
     ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))
     own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}

@@ -1,8 +1,8 @@
-"""One rank of the engine's contract suite: trains a small decoder under plan after plan, in one process each.
+"""One rank of the engine's contract suite: trains a small decoder under one plan after another.
 
-``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes what came of each task to
-DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there), ``PLAN from DIR``
-(go on from what was saved there to the end) or ``PLAN from DIR to DIR`` (half of what is left, and save it again).
+``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes each task's result to
+DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save), ``PLAN from DIR`` (resume and
+train to the end) or ``PLAN from DIR to DIR`` (resume, train half of the rest, save again).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from memtune_runner.rank.settings import Settings
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
 VOCABULARY, LENGTH, LAYERS = 64, 8, 4
 GLOBAL_BATCH, STEPS, LR, MAX_NORM = 8, 20, 3e-3, 1.0
-SHORT_BATCH = 5  # every fifth batch, so that with four ranks one has no rows
+SHORT_BATCH = 5  # every fifth batch; one of four ranks then has no rows
 IGNORED = -100
 # Trained a second time, from a checkpoint in the middle.
 RESUMED = ("fp32-ddp-every2-mb2x2", "fp32-fsdp-none-mb4x1", "fp32-z1-none-mb1x4", "fp32-z3-none-mb2x2")
@@ -79,7 +79,7 @@ def loss_of(model: nn.Module, micro: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def global_batches(steps: int = STEPS) -> Iterator[dict[str, torch.Tensor]]:
-    """The same on every rank; one row has no label at all, and others lack some."""
+    """Yield the same batches on every rank; one row has no labels, others lack some."""
     generator = torch.Generator().manual_seed(11)
     for step in range(steps):
         rows = SHORT_BATCH if step % 5 == 4 else GLOBAL_BATCH
@@ -116,7 +116,7 @@ def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSch
 
 
 def done(task: str, rank: int, world: int, device: Device, directory: Path) -> dict[str, Any]:
-    """What a task came to."""
+    """Run a task and return its result."""
     beginning, _, target = task.partition(" to ")
     form, _, source = beginning.partition(" from ")
     engine = built(Plan.parse(form), world, device, Path(target).parent if target else None)
@@ -131,7 +131,7 @@ def done(task: str, rank: int, world: int, device: Device, directory: Path) -> d
 
 
 def form_for(settings: Settings, source: Path, rank: int) -> Path:
-    """What was saved, or what it is converted to for the plan; what is impossible is tried with what was saved."""
+    """Return the save or its conversion for the plan; an impossible conversion is tried with the save itself."""
     found = Checkpoint(source, manifest.read(source))
     saved = found.manifest
     entry = resumption(saved.format, saved.plan, settings.plan, saved.world == settings.world)
@@ -144,7 +144,7 @@ def form_for(settings: Settings, source: Path, rank: int) -> Path:
 
 
 def whole(engine: Engine, rank: int, world: int, directory: Path) -> dict[str, Any]:
-    """What training under a plan came to; for some plans also from a checkpoint in the middle on."""
+    """Train under a plan; for some plans also from a checkpoint in the middle."""
     half, settings = STEPS // 2, engine.settings
     steps = train(engine, rank, world, 0, half)
     found: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def main(directory: Path, rank: int, world: int, device: Device, tasks: list[str
     for task in tasks:
         try:
             results[task] = done(task, rank, world, device, directory)
-        except (Exception, CheckpointException):  # the latter is no Exception
+        except (Exception, CheckpointException):  # the latter is not an Exception
             results[task] = {"error": traceback.format_exc()}
         if rank == 0:
             (directory / "results.json").write_text(json.dumps(results))

@@ -1,4 +1,4 @@
-"""What the engine promises of every plan, for processes that train here or on CUDA: one global batch, one loss curve.
+"""The engine's contract for every plan, on the CPU or on CUDA: one global batch, one loss curve.
 
 The reference is a plain training loop without the engine: one process, one batch, no micro-batches.
 """
@@ -30,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Saved by some ranks under one plan, gone on from by some under another."""
+    """Ranks and plan of a save, ranks and plan of its resume."""
 
     saved: str
     saved_world: int
@@ -40,12 +40,12 @@ class Case(NamedTuple):
 
 @cache
 def reference(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Curve:
-    """A plain loop; with a shorter format, plain autocast over fp32 weights."""
+    """Return a plain loop's curve; in shorter formats, that of plain autocast over fp32 weights."""
     return plain_loop(dtype, device) if device == "cpu" else apart(plain_loop, dtype, device)
 
 
 def plain_loop(dtype: torch.dtype, device: str) -> Curve:
-    """What every plan is compared with."""
+    """Train the reference that every plan is compared with."""
     torch.set_num_threads(1)
     model = decoder().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
@@ -66,7 +66,7 @@ def plain_loop(dtype: torch.dtype, device: str) -> Curve:
 def trained_by_ranks(
     place: Path, world: int, tasks: list[str], device: Device = Device.VIRTUAL, **told: str
 ) -> dict[str, Any]:
-    """What each task of engine_ranks came to: one start of the processes for all of them."""
+    """Return each task's result from engine_ranks, in one start of the processes."""
     place.mkdir()
     variables = {
         **os.environ,
@@ -100,7 +100,7 @@ def trained_by_ranks(
 
 
 def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:
-    """In fp32 a plan has the loss of one rank with one batch."""
+    """Check that a plan in fp32 has the loss of one rank with one batch."""
     expected = reference(device=device)
     assert found["losses"] == pytest.approx(expected.losses, rel=1e-5)
     assert found["norms"] == pytest.approx(expected.norms, rel=1e-4)
@@ -108,12 +108,12 @@ def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:
 
 
 def stays_close(found: dict[str, Any], plan: str, device: str = "cpu") -> None:
-    """In shorter formats it differs from fp32 no more than plain autocast does."""
+    """Check that a plan in a shorter format is as close to fp32 as plain autocast."""
     losses, expected = found["losses"], reference(device=device)
     assert losses == pytest.approx(expected.losses, rel=0.02)
     assert fmean(losses) == pytest.approx(fmean(expected.losses), rel=0.005)
     plain = reference(torch.bfloat16 if plan.startswith("bf16") else torch.float16, device)
-    # No worse than plain autocast, but for the noise of its own rounding, a tenth of a percent.
+    # Allow 0.1% for the noise of its own rounding.
     assert _deviation(losses, expected.losses) <= _deviation(plain.losses, expected.losses) + 0.001
     assert found["skipped"] == 0
 

@@ -1,4 +1,4 @@
-"""A loop with Fabric of which the first rank alone reads the checkpoint, and gives it to the others.
+"""A Fabric loop in which only the first rank reads the checkpoint and broadcasts it.
 
 ``SAVES_IN`` is where it saves after each of its three steps.
 """

@@ -1,4 +1,4 @@
-"""Model factories, good and bad, as users write them."""
+"""Model factories as users write them, good and bad."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Layers(nn.Module):
 
 
 def plain(micro_batch: int, sequence_length: int) -> tuple[nn.Module, torch.Tensor]:
-    """A model and an example batch; the model gives its own loss."""
+    """Return a model and an example batch; the model computes its own loss."""
     return Layers(), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
@@ -40,18 +40,18 @@ class Profiled(Layers):
 
 
 def profiled(micro_batch: int, sequence_length: int) -> tuple[nn.Module, torch.Tensor]:
-    """The same as ``plain``, with ranges for a profiler where it is built and where it computes."""
+    """The same as ``plain``, with profiler ranges in its construction and computation."""
     with torch.cuda.nvtx.range("building"):
         return Profiled(), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
 def sized(micro_batch: int, sequence_length: int, blocks: int) -> tuple[nn.Module, torch.Tensor]:
-    """A model as large as it is told."""
+    """Return a model of the requested size."""
     return Layers(blocks), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
 def with_loss() -> tuple[nn.Module, Any, Any]:
-    """A model, a function that makes batches, and a loss."""
+    """Return a model, a function that makes batches, and a loss."""
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cast(torch.Tensor, model(batch["hidden"])).square()
@@ -64,7 +64,7 @@ def raising() -> nn.Module:
 
 
 def checkpointing_itself(enabled: bool = True) -> nn.Module:
-    """A model of transformers that the factory lets checkpoint its blocks."""
+    """Return a transformers model whose own checkpointing is on."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
@@ -77,7 +77,7 @@ def checkpointing_itself(enabled: bool = True) -> nn.Module:
 
 
 def printing() -> tuple[nn.Module, torch.Tensor]:
-    """What it prints is no text."""
+    """Print bytes that are no text."""
     os.write(2, b"\xff\xfe\n")
     return Layers(), torch.zeros(2, WIDTH)
 
@@ -91,7 +91,7 @@ def not_a_model() -> str:
 
 
 def alone() -> nn.Module:
-    """Nobody knows what goes in."""
+    """Return a model without a batch."""
     return Layers()
 
 
@@ -100,7 +100,7 @@ def without_loss() -> tuple[nn.Module, torch.Tensor]:
 
 
 def at_odds() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
-    """Which of the two is the micro-batch?"""
+    """Return a batch whose tensors disagree on the micro-batch."""
     return Layers(), (torch.zeros(2, WIDTH), torch.zeros(5, WIDTH))
 
 
@@ -125,7 +125,7 @@ def empty() -> tuple[()]:
 
 
 class Choosing(Layers):
-    """What it does next depends on what it has computed."""
+    """Its control flow depends on computed values."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         large = hidden[hidden.sum(-1) > 0]
@@ -137,7 +137,7 @@ def data_dependent() -> tuple[nn.Module, torch.Tensor]:
 
 
 class Sparse(Layers):
-    """The gradient of its embedding has the rows that were looked up, and no others."""
+    """Its embedding has a sparse gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def row_by_row() -> tuple[nn.Module, torch.Tensor]:
 
 @torch.library.custom_op("memtune_test::twice", mutates_args=())
 def twice(hidden: torch.Tensor) -> torch.Tensor:
-    """An operator that says nothing about its result."""
+    """An operator without a fake implementation."""
     return hidden * 2
 
 
@@ -178,7 +178,7 @@ def custom_operator() -> tuple[nn.Module, torch.Tensor]:
 
 
 class Hoarding(Layers):
-    """Allocates behind torch's back."""
+    """Allocates memory without torch."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         self.held = bytearray(1 << 40)
@@ -195,13 +195,13 @@ def endless() -> nn.Module:
 
 
 def greedy() -> nn.Module:
-    """Has real memory, however nothing else has."""
+    """Allocates real memory."""
     held = bytearray(1 << 40)
     raise RuntimeError(f"{len(held)} bytes were given")
 
 
 class Moving(Layers):
-    """Has its device written into its code."""
+    """Has a hard-coded device."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return super().forward(hidden.cuda())

@@ -1,4 +1,4 @@
-"""A probe of a script that follows its plan, on a virtual GPU or on a real one."""
+"""Probes of scripts that follow their plan, on a virtual or a real GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}
 
 
 def followed(outcomes: list[Outcome], plan: str, device: Device = Device.VIRTUAL) -> None:
-    """Every rank ended well after its steps, and did what the plan says."""
+    """Check that every rank succeeded after its steps and applied the plan."""
     for outcome in outcomes:
         report = outcome.report
         assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
@@ -26,7 +26,7 @@ def followed(outcomes: list[Outcome], plan: str, device: Device = Device.VIRTUAL
 
 
 def save_tiny_model(directory: Path) -> None:
-    """A model of four layers and a tokenizer of four words, as from_pretrained takes them."""
+    """Save a model of four layers and a tokenizer of four words for from_pretrained."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -40,7 +40,7 @@ def save_tiny_model(directory: Path) -> None:
 
 
 def fine_tune(directory: Path) -> list[str]:
-    """The arguments of examples/scripts/finetune.py for a LoRA of a tiny model on a file of texts."""
+    """Return the arguments of examples/scripts/finetune.py for a LoRA of a tiny model on a text file."""
     texts = directory / "train.jsonl"
     save_tiny_model(directory / "model")
     texts.write_text('{"text": "one two three"}\n' * 32)

@@ -1,7 +1,7 @@
-"""A worker whose virtual GPU accelerate takes for a real one.
+"""A worker whose virtual GPU looks real to accelerate.
 
-accelerate shards over GPUs only, and the plan is refused where there is none. FSDP2 itself shards CPU tensors, so what
-is saved and loaded under it can be tried here.
+accelerate shards only over GPUs, so the plan is refused without one. FSDP2 itself shards CPU tensors, so saving and
+loading under it can be tested here.
 """
 
 from __future__ import annotations

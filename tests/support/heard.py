@@ -1,4 +1,4 @@
-"""A simulated cluster whose events are objects, as the API server has them."""
+"""A simulated cluster that stores events as objects, like the API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune_operator.kubernetes.events import event
 
 
 class Heard(SimulatedCluster):
-    """Keeps the events by name, which is all the order that a list of the API server has."""
+    """Stores events by name, the only order in an API server's list."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -20,7 +20,7 @@ class Heard(SimulatedCluster):
         self.objects: dict[str, dict[str, Any]] = {}
 
     def write(self, decision: Decision, version: int) -> bool:
-        """Write the status, and tell of it as the operator does."""
+        """Write the status and post its events as the operator does."""
         is_written = super().write(decision, version)
         metadata = {"name": "tiny", "namespace": "research", "uid": "job-uid", "resourceVersion": str(version)}
         for position, each in enumerate(decision.events if is_written else ()):
@@ -30,7 +30,7 @@ class Heard(SimulatedCluster):
 
 
 def heard_to_its_end() -> Heard:
-    """A small job that has succeeded, with two probes, of which one fits without its headroom."""
+    """Return a small job that succeeded after two probes, one of which fits only without its headroom."""
     resources = {"gpusPerNode": 1, "gpuMemory": "8500Mi", "device": "virtual"}
     cluster = Heard(make_job(tuning={"maxProbes": 2}, resources=resources))
     for _ in range(4):

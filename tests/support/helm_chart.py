@@ -1,4 +1,4 @@
-"""The chart, rendered by Helm's own library, without a cluster."""
+"""Renders the chart with Helm's own library, without a cluster."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def render(
     release: str = RELEASE,
     namespace: str = NAMESPACE,
 ) -> dict[str, str]:
-    """Each template's text, by its path. ``api_versions`` are kinds that the cluster knows beside its own."""
+    """Return each template's text by path. ``api_versions`` are kinds that the cluster has besides its own."""
     options: Manifest = {"name": release, "namespace": namespace, "api_versions": list(api_versions)}
     options |= {"kube_version": kube_version} if kube_version else {}
     with helm_python.Chart.load(CHART) as chart:
-        # Chart.render cannot tell Helm what the cluster knows; the native function beneath it can.
+        # Chart.render cannot pass capabilities to Helm; the native function beneath it can.
         rendered = _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
     texts: dict[str, str] = json.loads(rendered)
     return {path.removeprefix("memtune/templates/"): text for path, text in texts.items()}
@@ -44,19 +44,19 @@ def objects(
     release: str = RELEASE,
     namespace: str = NAMESPACE,
 ) -> list[Manifest]:
-    """Every object that an installation with these values makes, those of `helm test` included."""
+    """Return every object of an installation with these values, including those of `helm test`."""
     texts = render(values, api_versions, kube_version, release, namespace)
     return [each for path, text in texts.items() if path.endswith(".yaml") for each in json.loads(_as_json(text))]
 
 
 @cache
 def _as_json(text: str) -> str:
-    """Most templates render alike for many sets of values, and reading the CRD's YAML takes long."""
+    """Cache: most templates render alike for many sets of values, and parsing the CRD's YAML is slow."""
     return json.dumps([document for document in yaml.load_all(text, _Loader) if document])
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice, as Helm does when it installs."""
+    """Rejects duplicate keys, as Helm does on installation."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value]
@@ -65,18 +65,18 @@ class _Loader(yaml.SafeLoader):
 
 
 def of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:
-    """Those of one kind."""
+    """Return the objects of one kind."""
     return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
 def only(manifests: Sequence[Manifest], kind: str) -> Manifest:
-    """The one of this kind."""
+    """Return the only object of a kind."""
     (found,) = of_kind(manifests, kind)
     return found
 
 
 def pod_specs(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
-    """What every pod of the chart is made of, by the name of the object that holds it."""
+    """Return every pod spec of the chart by the name of the object that holds it."""
     held = {manifest["metadata"]["name"]: manifest["spec"] for manifest in of_kind(manifests, "Pod")}
     for manifest in of_kind(manifests, "Deployment"):
         held[manifest["metadata"]["name"]] = manifest["spec"]["template"]["spec"]

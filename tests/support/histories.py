@@ -1,4 +1,4 @@
-"""Histories of one job: what the world and the operator's fate do to it, and the promises that hold throughout."""
+"""Histories of one job with random events and operator crashes, and the invariants that hold throughout."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune.wire.trace_message import pack
 
-# A killed pod may go on for its grace period, and each of them rounds to whole seconds.
+# A killed pod may run on for its grace period, and each pod rounds to whole seconds.
 _SLACK_SECONDS = 3.0
 _CROWDED_SHARE = 0.25
-# Where a train run died without its plan's being too large, and what the next one does about it.
+# Where a train run can fail although its plan's training fits, and what the next run changes.
 _BESIDE = ("evaluation", "saving")
 _SPARING = ("evaluationBatch", "shardedSave")
 
@@ -38,7 +38,7 @@ class History:
         self.known: set[str] = set()
 
     def to_its_end(self) -> dict[str, Any]:
-        """A world that does what it should, until the job has ended; its last status."""
+        """Let everything work until the job has ended; return its last status."""
         self._calm()
         for _ in range(400):
             self.cluster.reconcile()
@@ -50,7 +50,7 @@ class History:
         raise AssertionError(f"no end: {self.cluster.status['phase']}, {self.cluster.events[-8:]}")
 
     def _goes_in_time(self) -> None:
-        """A job that has ended goes when its time to live is over, and not before."""
+        """Check that an ended job is deleted when its TTL is over, and not before."""
         time_to_live = self.cluster.job.spec.ttl_seconds_after_finished
         if time_to_live is not None:
             self.cluster.tick(time_to_live + 1.0)
@@ -82,17 +82,17 @@ class History:
         cluster.tick(min(cluster.wake_after or 5.0, 400.0))
 
     def finish(self, run: str, **changes: Any) -> None:
-        """A run comes to its own end, and what it reports is written down."""
+        """End a run by itself and record its report."""
         self.cluster.finish(run)
         for pod in self.cluster.of(run):
             if pod.report:
                 pod.report = replace(pod.report, **changes)
                 self.reported[run].add(pod.report.memory.peak_reserved_bytes or 0)
 
-    # The promises.
+    # The invariants.
 
     def check(self) -> None:
-        """Everything that holds at any moment."""
+        """Check every invariant that holds at any moment."""
         cluster = self.cluster
         if not cluster.status:
             return
@@ -115,7 +115,7 @@ class History:
         self._check_new_runs()
 
     def _planned(self) -> list[dict[str, Any]]:
-        """The runs that execute a plan."""
+        """Return the runs that execute a plan."""
         return [record for record in self.cluster.records() if "plan" in record]
 
     def _alive(self, kind: RunKind) -> int:
@@ -130,13 +130,13 @@ class History:
         spent = cluster.probe_gpu_seconds + sum(cluster.now - (pod.started_at or 0.0) for pod in running)
         world, others = cluster.job.spec.resources.world, cluster.job.spec.tuning.parallel_probes - 1
         hidden = cluster.hidden_seconds + _SLACK_SECONDS * len(cluster.status.get("probes", []))
-        # Side by side each ends by itself after its part of what was left when it began, and others have begun since.
+        # Of concurrent probes each ends after its share of the time left at its start; others have started since.
         unseen = min(cluster.blind_seconds * world, _CROWDED_SHARE * cluster.job.max_gpu_seconds) * others
         slack = hidden * world * (1 + others) + unseen
         assert spent <= cluster.job.max_gpu_seconds + slack, "the GPU budget was exceeded"
 
     def _check_new_runs(self) -> None:
-        """No run is recorded on a plan that takes as much as one that ran out of memory."""
+        """Check that no run is recorded on a plan that needs as much as one that ran out of memory."""
         records = self._planned()
         new = [record for record in records if record["name"] not in self.known]
         if any(record["name"].endswith("-train-1") for record in new):
@@ -159,14 +159,14 @@ class History:
                 assert model.predict(Plan.parse(record["plan"])).device.expected < least, "a larger plan was started"
 
     def _check_headroom(self, first: dict[str, Any]) -> None:
-        """Only a plan that kept what has to be free is launched first, unless it was given."""
+        """Check that the first launched plan kept its headroom, unless the plan was given."""
         tuning = self.cluster.job.spec.tuning
         peaks = [probe.get("peakBytes") for probe in self.cluster.status["probes"] if probe["plan"] == first["plan"]]
         kept = [peak for peak in peaks if peak and peak["device"] <= peak["total"] * (1 - tuning.headroom_ratio)]
         assert kept or tuning.mode != "Probe", "a plan was launched that was not measured, or kept too little free"
 
     def check_equal_decisions(self) -> None:
-        """Equal snapshots give equal decisions, and a decision that was carried out has nothing new to create."""
+        """Check that equal snapshots give equal decisions, and that an executed decision creates nothing new."""
         cluster = self.cluster
         now = cluster.now + cluster.skew
         assert decide(cluster.job, cluster.observe(), now) == decide(cluster.job, cluster.observe(), now)
@@ -177,7 +177,7 @@ class History:
 
 
 def _is_like(fell: dict[str, Any], record: dict[str, Any]) -> bool:
-    """Whether a run does what another ran out of memory with; a train run's evaluation and save may give way."""
+    """Whether a run repeats what another ran out of memory with; a train run may shrink its evaluation and save."""
     mine, theirs = ([each.get(name) for name in ("plan", *_SPARING)] for each in (record, fell))
     return mine == theirs or ("-probe-" in fell["name"] and mine[0] == theirs[0])
 
@@ -187,12 +187,12 @@ def _goes_on(record: dict[str, Any]) -> bool:
 
 
 def suspended(job: Job, suspend: bool) -> Job:
-    """The job with its switch on or off."""
+    """Return the job, suspended or not."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": suspend})})
 
 
 def with_batch(job: Job, size: int) -> Job:
-    """The job with its global batch edited, which the API server counts."""
+    """Return the job with another global batch and generation."""
     if size == job.spec.training.global_batch_size:
         return job
     training = job.spec.training.model_copy(update={"global_batch_size": size})

@@ -1,4 +1,4 @@
-"""A run that a JobSet has made, as the API server lists it: JobSet, Job, and pods with names of their controller's."""
+"""A run created by a JobSet, as the API server lists it: JobSet, Job, and pods with generated names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BATCH_JOBS = "/apis/batch/v1/namespaces/research/jobs"
 
 
 def job_of_a_job_set() -> dict[str, Any]:
-    """The told job, whose runs are JobSets."""
+    """Return the told job with JobSet runs."""
     job = told_job()
     job["spec"]["launcher"] = "JobSet"
     return job
 
 
 def made(name: str, uid: str, owner: str) -> dict[str, Any]:
-    """The metadata of one object in the chain."""
+    """Return the metadata of one object in the ownership chain."""
     return {
         "name": name,
         "uid": uid,
@@ -32,7 +32,7 @@ def made(name: str, uid: str, owner: str) -> dict[str, Any]:
 
 
 def answer_with_a_job_set(server: ApiServer, path: str) -> None:
-    """The job, and one pod of its second attempt beside one that a stranger has labelled."""
+    """Serve the job, one pod of its second attempt, and a stranger's pod with its labels."""
     server.answer(path, found(job_of_a_job_set()))
     server.answer(JOB_SETS, listed({"metadata": made(RUN, "set", "0b5e")}))
     batch_jobs = [made(f"{RUN}-pods-0", "batch", "set"), made("strange", "other", "somebody")]

@@ -1,8 +1,8 @@
-"""Keeps unit and contract tests to their own temporary directory, whatever runs or lies on the machine.
+"""Isolates unit and contract tests from the machine: they may use only their own temporary directory.
 
-While tests run, HOME is a directory of theirs and variables that name a cluster are gone, for child processes as well.
-In the test process, an audit hook refuses to write elsewhere, to use a network beyond loopback, and to look at the
-files of a devcluster, whether one is up or not: a test that looks would pass on one machine and fail on another.
+While tests run, HOME is a directory of theirs and variables that name a cluster are unset, also for child processes. In
+the test process, an audit hook forbids writing elsewhere, networks beyond loopback, and reading the files of a
+devcluster, running or not: a test that reads them would pass on one machine and fail on another.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dev.cluster.layout import CHECKOUT, COMMAND_LOCK, STATE, VOLUMES
 
 VARIABLES = ("KUBECONFIG", "MEMTUNE_KUBECONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 _CLUSTERS_OWN = tuple(map(str, (STATE, COMMAND_LOCK, VOLUMES)))
-# What pytest, hypothesis and the import system keep in the checkout, and what is no file.
+# What pytest, hypothesis and imports write in the checkout, and what is not a file.
 _ALWAYS = (*(str(CHECKOUT / name) for name in (".hypothesis", ".pytest_cache", "build")), "/dev", "/proc/self")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# Events of the interpreter that change files, with the places of the paths to them among their arguments.
+# Audit events that change files, with the positions of the paths among their arguments.
 _CHANGES = {
     "os.chmod": (0,),
     "os.chown": (0,),
@@ -40,18 +40,18 @@ _CHANGES = {
     "shutil.rmtree": (0,),
 }
 
-# What tests may write to while they are kept apart; None while they are not.
+# What tests may write to while isolated; None otherwise.
 _own: tuple[str, ...] | None = None
 breaches: list[str] = []
 
 
 class BreachError(AssertionError):
-    """A test went for something that is not its own."""
+    """A test touched something that is not its own."""
 
 
 @contextmanager
 def kept_apart(directory: Path) -> Iterator[None]:
-    """Keep this process and its children to this directory."""
+    """Confine this process and its children to the directory."""
     global _own
     home = directory / "home"
     home.mkdir(exist_ok=True)  # unit and contract tests in one run share the directory
@@ -73,7 +73,7 @@ def kept_apart(directory: Path) -> Iterator[None]:
 
 
 def _install_hook() -> None:
-    """Once: a hook stays as long as the process."""
+    """Install the hook once, since it lasts as long as the process."""
     if not _installed:
         sys.addaudithook(_audit)
         _installed.append(True)
@@ -91,7 +91,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         if flags & _WRITES:
             _check_written(path, event)
     elif event in _CHANGES:
-        # The last argument is the descriptor of a directory, -1 without one: that was opened by a path of its own.
+        # The last argument is a directory's descriptor, or -1; the directory was opened by its own path.
         is_relative = event != "os.truncate" and isinstance(arguments[-1], int) and arguments[-1] >= 0
         for place in () if is_relative else _CHANGES[event]:
             _check_written(arguments[place], event)
@@ -114,7 +114,7 @@ def _check_looked_at(path: object) -> None:
 
 
 def _check_address(address: object, event: str) -> None:
-    # A Unix socket's is a path.
+    # A Unix socket's address is a path.
     if isinstance(address, tuple) and address[0] not in ("", "localhost") and not _is_loopback(str(address[0])):
         _refuse(f"{event} of {address}: tests use no network but loopback")
 
@@ -127,7 +127,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _looking(look: Callable[..., Any]) -> Callable[..., Any]:
-    """No event tells that somebody asks whether a file is there."""
+    """Wrap a function that checks for files, for which there is no audit event."""
 
     def guarded(path: Any, *more: Any, **named: Any) -> Any:
         if _own is not None:
@@ -138,8 +138,8 @@ def _looking(look: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _absolute(path: object) -> str | None:
-    """The path in full; None for the descriptor of what is open already."""
-    # Not Path.resolve(), which asks the disk: this is called for every file.
+    """Return the absolute path; None for the descriptor of an open file."""
+    # Not Path.resolve(), which reads the disk: this is called for every file.
     return os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else None  # noqa: PTH100
 
 
@@ -154,14 +154,14 @@ def _refuse(sentence: str) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The whole run. tmp_path is below the same directory."""
+    """Isolate the whole run. tmp_path is below the same directory."""
     with kept_apart(tmp_path_factory.getbasetemp()):
         yield
 
 
 @pytest.fixture(autouse=True)
 def _no_breach() -> Iterator[None]:
-    """A breach fails its test also where the code under test took it for an error that it handles."""
+    """Fail a test on a breach even if the code under test handled it as an error."""
     yield
     found = breaches.copy()
     breaches.clear()

@@ -1,4 +1,4 @@
-"""What a query may speak of: the metrics of the golden list, and what the rules record."""
+"""The metrics that a query may use: those in the golden list and those that rules record."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MATCHED = re.compile(r"[{,]\s*(\w+)\s*(?:=~|!~|!=|=)")
 
 
 def recorded() -> set[str]:
-    """The names that the rules record."""
+    """Return the names that the rules record."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
 
 
 def known_names() -> set[str]:
-    """Every series that there is: of a histogram, its three."""
+    """Return the names of all series; a histogram has three."""
     names = set(recorded())
     for metrics in GOLDEN.values():
         for name, labels in metrics.items():
@@ -36,17 +36,17 @@ def known_names() -> set[str]:
 
 
 def known_labels() -> set[str]:
-    """Every label of a metric, as it is told or as it is scraped."""
+    """Return every label of a metric, exported or added when scraped."""
     told = {label for metrics in GOLDEN.values() for labels in metrics.values() for label in labels}
     return told | SCRAPED | {"namespace", "job", "instance"}
 
 
 def names_in(query: str) -> set[str]:
-    """The metrics that a query speaks of."""
+    """Return the metrics in a query."""
     return set(_NAME.findall(query))
 
 
 def labels_in(query: str) -> set[str]:
-    """The labels that a query groups or selects by."""
+    """Return the labels that a query groups or selects by."""
     grouped = {label.strip() for group in _BY.findall(query) for label in group.split(",")}
     return grouped | set(_MATCHED.findall(query))

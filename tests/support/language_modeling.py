@@ -1,11 +1,10 @@
-"""A causal language model trained by a script that knows nothing of MemTune, as accelerate's users write theirs.
+"""Trains a causal language model with accelerate, in a script that knows nothing of MemTune.
 
-The model comes from a directory, in evaluation mode; the length of the training and of the schedule comes from the
-loader and the script's own accumulation; checkpoints are named after the optimizer steps; each epoch is evaluated.
-``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data,
-``--listed`` keeps the batches of an epoch, ``--all-epochs`` begins each epoch although all steps are made. What
-``--micro-steps`` and ``--miscount`` do is wrong under any plan but the script's own, what ``--no-skip`` does under all:
-a resumed epoch begins anew.
+The model comes from a directory, in evaluation mode; training length and schedule come from the loader and the script's
+own accumulation; checkpoints are named after optimizer steps; each epoch is evaluated. ``--own-accumulation``
+accumulates without the Accelerator, ``--stream`` hides the length of the data, ``--listed`` keeps an epoch's batches in
+a list, ``--all-epochs`` starts every epoch although all steps are made. ``--micro-steps`` and ``--miscount`` are wrong
+under any plan but the script's own, ``--no-skip`` under all: a resumed epoch starts again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from transformers import AutoModelForCausalLM, default_data_collator, get_schedu
 
 
 class Streamed(IterableDataset[dict[str, torch.Tensor]]):
-    """Rows of which nobody knows how many come."""
+    """Streams rows without a known number."""
 
     def __init__(self, rows: RandomTokens) -> None:
         self._rows = rows
@@ -100,7 +99,7 @@ if args.resume_from:
 
 
 def ends_step(number: int) -> bool:
-    """Whether the batch with this number, from 1, is the last one of an optimizer step."""
+    """Whether the batch with this number, from 1, is the last of an optimizer step."""
     if args.own_accumulation:
         return number % args.accumulation == 0 or number == len(loader)
     return bool(accelerator.sync_gradients)
@@ -113,7 +112,7 @@ def take_step() -> None:
 
 
 def trained_on(batch: Any) -> torch.Tensor:
-    """The batch's loss, whose gradients are computed."""
+    """Compute gradients and return the batch's loss."""
     if args.own_accumulation:
         loss = model(**batch).loss
         accelerator.backward(loss / args.accumulation)

@@ -1,4 +1,4 @@
-"""Real launches on this machine, of an installed runner whose hooks are replaced by a stand-in that needs no torch."""
+"""Real launches on this machine, with an installed runner whose hooks are replaced by a stub without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memtune_runner import install
 
 TIMEOUT_SECONDS = 150
 
-# Does what the real one promises: nothing to the exception, and a report when the script is over.
+# Like the real one, it leaves exceptions alone and writes a report when the script ends.
 _STAND_IN = """
 import os
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def watching(settings, rank, must_train=True):
 
 
 def install_runner(directory: Path) -> Path:
-    """The runner as a pod has it, with the stand-in for its hooks."""
+    """Install the runner as in a pod, with the stub for its hooks."""
     install.install(directory)
     package = directory / "memtune_runner"
     (package / "watch").mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def install_runner(directory: Path) -> Path:
 
 
 def wait_for(launch: Launch, path: Path) -> None:
-    """Wait until a script of this launch has made a file."""
+    """Wait until a script of this launch has created a file."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not path.exists():
         assert launch.process.poll() is None, launch.end().stderr
@@ -60,7 +60,7 @@ def wait_for(launch: Launch, path: Path) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens to."""
+    """Return an unused port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -68,7 +68,7 @@ def free_port() -> int:
 
 @dataclass
 class Launch:
-    """One launcher's process, and what it left."""
+    """One launcher's process and what it left."""
 
     process: subprocess.Popen[str]
     directory: Path
@@ -89,7 +89,7 @@ class Launch:
 
     @property
     def report(self) -> Report:
-        """The report of the termination message, once it is seen that the file and the log have the same."""
+        """Return the termination message's report, after checking that file and log have the same."""
         marked = [line.removeprefix(LOG_MARK) for line in self.stdout.splitlines() if line.startswith(LOG_MARK)]
         assert len(marked) == 1, self.stdout + self.stderr
         report = read_report((self.directory / "termination-log").read_bytes())
@@ -102,13 +102,13 @@ class Launch:
 
 @dataclass
 class Place:
-    """Where launches run: an installed runner, and a directory for their files."""
+    """A directory for launches, with an installed runner."""
 
     runner: Path
     directory: Path
 
     def script(self, text: str, name: str = "train.py") -> str:
-        """Write a script and give its path."""
+        """Write a script and return its path."""
         path = self.directory / name
         path.write_text(text)
         return str(path)
@@ -116,7 +116,7 @@ class Place:
     def start(
         self, *words: str, ranks: int = 1, node: int = 0, nodes: int = 1, told: Mapping[str, str] | None = None
     ) -> Launch:
-        """Start a launcher as the operator's command does; an empty variable is left out."""
+        """Start a launcher as the operator's command does; an empty variable is unset."""
         files = self.directory / f"node-{node}"
         files.mkdir(exist_ok=True)
         variables = {
@@ -154,9 +154,9 @@ class Place:
 
 
 def _environment() -> dict[str, str]:
-    """This machine's variables, with our Python first, and without what a test of ours may have set.
+    """Return this machine's variables with our Python first, without what a test may have set.
 
-    A GPU that is emulated is this machine's as a real one is.
+    An emulated GPU belongs to the machine like a real one.
     """
     apart = ("MEMTUNE_", "PYTHON")
     own = {name: each for name, each in os.environ.items() if name == EMULATED_GPU or not name.startswith(apart)}

@@ -1,4 +1,4 @@
-"""Trainings with Lightning of which each has one thing that contradicts a plan. The argument says which."""
+"""Lightning trainings with one setting each that contradicts a plan, chosen by the argument."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ mistake = sys.argv[1]
 
 
 class Linear(lightning.LightningModule):
-    """The smallest module there is."""
+    """The smallest possible module."""
 
     def __init__(self) -> None:
         super().__init__()

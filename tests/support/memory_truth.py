@@ -1,4 +1,4 @@
-"""What a training loop holds in memory, by torch's own profiler and by the virtual GPU."""
+"""The memory of a training loop, measured by torch's profiler and by the virtual GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END_OF_STEP = "end of step"
 
 
 class Seen(NamedTuple):
-    """One step's peak, and what is left at its end."""
+    """One step's peak, and the bytes left at its end."""
 
     peak_bytes: int
     end_bytes: int
@@ -24,7 +24,7 @@ Train = Callable[[Callable[[], None]], None]
 
 
 def profiled(train: Train) -> list[Seen]:
-    """What the profiler sees of a loop that tells the end of each step."""
+    """Measure with the profiler a loop that reports the end of each step."""
 
     def step_ended() -> None:
         with record_function(_END_OF_STEP):
@@ -45,7 +45,7 @@ def profiled(train: Train) -> list[Seen]:
 
 
 def counted(train: Train) -> tuple[list[Seen], int]:
-    """What the virtual GPU counts of it, and what is still there when all is over."""
+    """Count with the virtual GPU, including what is left at the end."""
     seen: list[Seen] = []
 
     def step_ended() -> None:
@@ -59,12 +59,12 @@ def counted(train: Train) -> tuple[list[Seen], int]:
 
 
 def assert_agree(seen: list[Seen], truth: list[Seen], exact: bool, excess_bytes: int) -> None:
-    """The end of every step is the same; its peak too, as far as a count of tensors can see it."""
+    """Check that every step's end is equal, and its peak as far as counting tensors can show it."""
     assert [each.end_bytes for each in seen] == [each.end_bytes for each in truth]
     for ours, theirs in zip(seen, truth, strict=True):
         missed_bytes = theirs.peak_bytes - ours.peak_bytes
         if exact:
-            # Where the first step's peak lies in the optimizer, its kernel wraps three scalars of 4 bytes.
+            # If the first step peaks in the optimizer, its kernel wraps three scalars of 4 bytes.
             assert missed_bytes in (0, 12, -excess_bytes)
         else:
             assert 0 <= missed_bytes <= 0.01 * theirs.peak_bytes

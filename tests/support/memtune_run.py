@@ -1,4 +1,4 @@
-"""`memtune run` from its beginning to its end, as its user calls it."""
+"""Runs `memtune run` to its end, as a user would."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def run_to_the_end(job: Path, state: Path, seconds: float = 600) -> dict[str, Any]:
-    """The status in the end, of a job that must succeed."""
+    """Return the final status of a job that must succeed."""
     done = subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", "run", str(job), "--state", str(state)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

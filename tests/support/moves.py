@@ -1,4 +1,4 @@
-"""What the world and the operator's fate may do to a job: the moves that random histories are made of."""
+"""The moves that random histories are made of: what the cluster and crashes may do to a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0, 30_000.0)
 
 
 def play(job: Job, factor: float, moves: list[Move]) -> dict[str, Any]:
-    """A whole history: every move with the promises checked after each, then on to the end; its last status."""
+    """Play a history: check the invariants after each move, then finish it; return its last status."""
     history = History(job, factor)
     for name, number in moves:
         MOVES[name](history, number)
@@ -101,7 +101,7 @@ def _hold(history: History, number: int) -> None:
 
 
 def _stick(history: History, number: int) -> None:
-    """A pod of a train run does not end when it is told to."""
+    """A pod of a train run does not stop when it should."""
     if pod := _pick(history, number, lambda pod: pod.is_running and f"-{RunKind.TRAIN}-" in pod.run):
         pod.is_stuck = True
 
@@ -131,7 +131,7 @@ def _end_with(ending: Ending, exit_code: int, is_told: bool = True) -> Callable[
 
 
 def _foreign_report(history: History, number: int) -> None:
-    """A pod brings the report of another run: were it credited, its memory would be in the books of no run."""
+    """A pod brings another run's report, whose memory must not be credited to any run."""
     if pod := _pick(history, number, lambda pod: pod.is_running and bool(pod.plan)):
         report: Report = history.cluster.report(pod, Ending.SUCCEEDED)
         memory = replace(report.memory, peak_reserved_bytes=12345 + OUTSIDE_BYTES)
@@ -143,7 +143,7 @@ _ENDS = ((Ending.SUCCEEDED, 0), (Ending.DEVICE_OOM, 85), (Ending.TERMINATED, 143
 
 
 def _told(history: History, pod: Pod, number: int) -> tuple[int, Report | None]:
-    """One way for a pod to end, with a report of it; the larger the number, the less of the report is left."""
+    """Return one way for a pod to end, with its report; the larger the number, the less of the report is left."""
     ending, exit_code = _ENDS[number % len(_ENDS)]
     whole = json.dumps(history.cluster.report(pod, ending, message="words" * 9).to_json())
     try:
@@ -160,7 +160,7 @@ def _torn_report(history: History, number: int) -> None:
 
 
 def _end_unseen(history: History, number: int) -> None:
-    """A container ends; its report is there later, maybe when the pod has been given up or is about to go."""
+    """A container ends; its report appears later, maybe when the pod was given up or is being deleted."""
     if pod := _pick(history, number, lambda pod: pod.is_running and bool(pod.plan)):
         history.cluster.end_unseen(pod, *_told(history, pod, number))
         pod.reason = ("", "Evicted", "DeadlineExceeded")[number % 3]
@@ -172,7 +172,7 @@ def _tell(history: History, number: int) -> None:
 
 
 def _darken(history: History, number: int) -> None:
-    """Nobody hears of a node any more, and the pod on it runs on: first in doubt, then lost."""
+    """A node becomes unreachable while its pod runs on: first in doubt, then lost."""
     if pod := _pick(history, number, lambda pod: pod.is_running):
         pod.dark_since = history.cluster.now if pod.dark_since is None else pod.dark_since
         pod.node_lost, pod.node_doubted = pod.node_doubted, True
@@ -184,7 +184,7 @@ def _light(history: History, number: int) -> None:
 
 
 def _nodes(history: History, number: int) -> None:
-    """Nodes come and go, and with them what their labels tell; or nobody may look at them."""
+    """Nodes and their labels come and go, or may not be listed."""
     nodes = (Node("node-a", "NVIDIA-L4", 23034 * MIB), Node("node-b", "NVIDIA-H100-80GB-HBM3"))
     history.cluster.nodes = (None, (), nodes[:1], nodes)[number % 4]
 
@@ -194,7 +194,7 @@ def _smaller_gpu(history: History, _: int) -> None:
 
 
 def _oom_in(phase: Phase) -> Callable[[History, int], None]:
-    """Every run that runs ends out of memory beside its training, now and then with a checkpoint behind it."""
+    """Every active run runs out of memory outside its training, sometimes after a checkpoint."""
 
     def move(history: History, number: int) -> None:
         saved: dict[str, Any] = {"checkpoint_samples": 160, "checkpoint_format": "deepspeed"} if number % 2 else {}
@@ -208,7 +208,7 @@ def _oom_in(phase: Phase) -> Callable[[History, int], None]:
 
 
 def _saved(history: History, number: int) -> None:
-    """Every train run that runs ends out of memory, with a checkpoint behind it."""
+    """Every active train run runs out of memory after a checkpoint."""
     for run in history.cluster.runs(RunKind.TRAIN):
         for pod in history.cluster.of(run):
             if pod.is_running:
@@ -228,7 +228,7 @@ def _suspend(history: History, number: int) -> None:
 
 
 def _edit(history: History, number: int) -> None:
-    """What may be edited at any time is: how much is kept free, how many probes and relaunches may be made."""
+    """Edit what may be edited at any time: headroom, number of probes and of relaunches."""
     job = history.cluster.job
     tuning, retry = job.spec.tuning, job.spec.retry
     if number % 2:
@@ -242,7 +242,7 @@ def _edit(history: History, number: int) -> None:
 
 
 def _edit_in_vain(history: History, number: int) -> None:
-    """What cannot change is edited on a server that lets it, and put back."""
+    """Edit an immutable field on a server that allows it, and restore it."""
     batch = history.job.spec.training.global_batch_size
     if number % 2 and history.cluster.status.get("fixed"):
         batch *= 2
@@ -261,7 +261,7 @@ def _jump(history: History, number: int) -> None:
 
 
 def _stray(history: History, number: int) -> None:
-    """Pods that carry the job's uid and belong to nothing it knows."""
+    """Create pods with the job's uid that belong to none of its runs."""
     run = ("tiny-probe-77", "tiny-train-1", "tiny-probe-1")[number % 3]
     uid = f"stray-uid-{number}-{history.cluster.now}"
     pod = Pod(f"stray-{number}", uid, run, number % 3, "bf16-z1-none-mb1x16", is_stray=True)
@@ -308,5 +308,5 @@ MOVES: dict[str, Callable[[History, int], None]] = {
     "jump": _jump,
     "stray": _stray,
 }
-# So that most histories get somewhere: these come more often than others.
+# These are more frequent, so that most histories get somewhere.
 WEIGHTED = (*MOVES, *("step", "tick", "start", "finish") * 5)

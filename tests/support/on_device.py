@@ -1,4 +1,4 @@
-"""What holds on a virtual GPU and on a real one alike: tests/contract runs it here, tests/gpu on CUDA."""
+"""Checks that hold on a virtual and on a real GPU: tests/contract runs them here, tests/gpu on CUDA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARYING = Path(__file__).with_name("varying_lengths.py")
 
 
 def memory_of_varying_lengths(place: Place, device: Device, expandable: bool) -> Memory:
-    """What batches of ever new lengths take, with and without expandable segments."""
+    """Return the memory of batches with changing lengths, with or without expandable segments."""
     told = {
         "MEMTUNE_PLAN": f"fp32-ddp-none-mb1x1{'-exp' if expandable else ''}",
         "MEMTUNE_DEVICE": str(device),
@@ -35,14 +35,14 @@ def fragmentation(memory: Memory) -> float:
 
 
 def expandable_segments_fragment_less(place: Place, device: Device) -> None:
-    """The same batches are kept in fewer bytes."""
+    """Check that expandable segments need fewer bytes for the same batches."""
     plain, expandable = (memory_of_varying_lengths(place, device, each) for each in (False, True))
     assert fragmentation(plain) > fragmentation(expandable) + 0.05, (plain, expandable)
     assert 0 <= fragmentation(expandable) < 0.2
 
 
 def who_held_the_memory(train: Train, directory: Path) -> tuple[Launch, str]:
-    """A launch that ran out of memory, and the table beside its report."""
+    """Launch until it runs out of memory; return the launch and the table beside its report."""
     failed = train(directory, LARGE, 1, GPU_MEMORY_BYTES=str(LITTLE_BYTES))
     assert failed.report.ending is Ending.DEVICE_OOM, failed.stdout + failed.stderr
     table = (failed.directory / "memory-rank-0.txt").read_text()
@@ -51,8 +51,8 @@ def who_held_the_memory(train: Train, directory: Path) -> tuple[Launch, str]:
 
 
 def counters_follow(statistics: Statistics, device: torch.device) -> None:
-    """Every counter is what a tensor of a known size makes of it, by the rules of the caching allocator."""
-    torch.empty(1, device=device)  # the device is in use from here on
+    """Check every counter against a tensor of known size, by the rules of the caching allocator."""
+    torch.empty(1, device=device)  # initializes the device
     statistics.reset_peaks()
     before = statistics.read()
     assert before is not None
@@ -62,7 +62,7 @@ def counters_follow(statistics: Statistics, device: torch.device) -> None:
     assert now is not None
     assert now.allocated_bytes - before.allocated_bytes == kept.numel()
     assert now.peak_allocated_bytes - before.allocated_bytes == kept.numel() + 24 * MIB
-    # Beyond 10 MiB a request has a segment of its own, in steps of 2 MiB; what was dropped stays reserved.
+    # Above 10 MiB a request has its own segment, in steps of 2 MiB; freed segments stay reserved.
     assert now.reserved_bytes - before.reserved_bytes == 30 * MIB + 24 * MIB
     assert statistics.largest_free_block_bytes() >= 24 * MIB
     assert (now.retries, now.ooms) == (before.retries, before.ooms)
@@ -74,5 +74,5 @@ def counters_follow(statistics: Statistics, device: torch.device) -> None:
 
 
 def counters_of_cuda_follow() -> None:
-    """The same of the first CUDA device, in a process that has not used it yet."""
+    """The same on the first CUDA device, in a process that has not used it yet."""
     counters_follow(CudaStatistics(None), torch.device("cuda", 0))

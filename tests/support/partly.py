@@ -1,4 +1,4 @@
-"""A model that leaves weights unused, as models do whose parts are frozen by running them without gradients."""
+"""A model with unused weights, as in models whose parts are frozen by running them without gradients."""
 
 from __future__ import annotations
 

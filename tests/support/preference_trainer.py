@@ -1,4 +1,4 @@
-"""A Trainer whose samples are pairs of rows, and whose loss asks the model for a reference without gradients."""
+"""A Trainer with pairs of rows as samples, whose loss runs the model without gradients as its reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import Trainer, TrainingArguments
 
 
 def pairs(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The good rows, and behind them the bad ones."""
+    """Return the chosen rows, followed by the rejected ones."""
     tokens = torch.stack([sample["input_ids"] for sample in samples])
     rows = torch.cat([tokens, tokens.flip(1)])
     return {"input_ids": rows, "labels": rows}

@@ -1,4 +1,4 @@
-"""Prepares each loader in a call of its own, and leaves its training loop after 6 batches, before it evaluates."""
+"""Prepares each loader in its own call, and leaves its training loop after 6 batches, before it evaluates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus's own tool, where it is installed."""
+"""Runs promtool, if it is installed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 
 
 def check_rules(file: Path, count: int) -> None:
-    """Let it read a file of so many rules."""
+    """Check a file of this many rules."""
     assert f"{count} rules found" in _run("check", "rules", str(file))
 
 
 def try_rules(file: Path) -> None:
-    """Let it run the unit tests of rules."""
+    """Run the unit tests of rules."""
     assert "SUCCESS" in _run("test", "rules", str(file))
 
 
 def check_config(file: Path) -> None:
-    """Let it read a configuration with the rules that it names."""
+    """Check a configuration with the rules that it names."""
     assert "is valid prometheus config file syntax" in _run("check", "config", str(file))
 
 
 def check_metrics(exposition: str) -> None:
-    """Let it read what a scrape reads; it must find nothing to complain of, not even in style."""
+    """Check an exposition; it must have no complaint, not even about style."""
     assert _run("check", "metrics", text=exposition) == ""
 
 

@@ -1,6 +1,6 @@
-"""A plan that exceeds what it is given, as the launcher tells of it, and the next rung down, which goes on.
+"""A launch that runs out of memory, and its continuation on the next rung of the ladder.
 
-The same on a virtual GPU and on a real one: memory is taken away by giving a run less of it, which on CUDA is
+Both are the same on a virtual and on a real GPU: memory is taken away by giving a run less of it, on CUDA through
 torch.cuda.set_per_process_memory_fraction.
 """
 
@@ -24,7 +24,7 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.report import Device, Ending, Phase, Report
 
-# The logits are most of it: no other gibibyte is computed as quickly.
+# Mostly logits: no other gibibyte is computed as quickly.
 FACTS = from_facts({"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192})
 BATCH, LENGTH = 384, 64
 LARGE = Plan.parse("fp32-ddp-none-mb384x1-sdpa")
@@ -34,7 +34,7 @@ Train = Callable[..., Launch]
 
 
 def trainer(runner: Path, device: Device) -> Train:
-    """What starts the built-in trainer in a directory: ``train(directory, plan, attempt, steps=2, NAME=value)``."""
+    """Return a function that starts the built-in trainer: ``train(directory, plan, attempt, steps=2, NAME=value)``."""
 
     def train(directory: Path, plan: Plan, attempt: int, steps: int = 2, **told: str) -> Launch:
         directory.mkdir(exist_ok=True)
@@ -56,14 +56,14 @@ def trainer(runner: Path, device: Device) -> Train:
 
 
 def losses(launch: Launch) -> dict[int, float]:
-    """The loss of each step that a launch printed."""
+    """Return the loss of each step that a launch printed."""
     found = re.findall(r"step (\d+) loss ([\d.]+)", launch.stdout)
     return {int(step): float(loss) for step, loss in found}
 
 
 def next_rung(report: Report) -> Downgrade:
-    """What the ladder offers for what the report tells."""
-    # pydantic is needed where this runs, not where it is collected
+    """Return the ladder's downgrade for a report."""
+    # only the machine that runs this needs pydantic, not the one that collects it
     from memtune.controller.measurements import demanded_bytes, kind_of_oom
 
     gpu = nearest(LITTLE_BYTES).with_memory(LITTLE_BYTES)
@@ -75,7 +75,7 @@ def next_rung(report: Report) -> Downgrade:
 
 
 def told_of(failed: Launch) -> None:
-    """The report of what ran out of memory has the phase, the largest components and the newest checkpoint."""
+    """Check that the report names the phase, the largest components and the newest checkpoint."""
     report = failed.report
     assert (failed.exit_code, report.ending) == (85, Ending.DEVICE_OOM), failed.stdout + failed.stderr
     assert report.phase in (Phase.FORWARD, Phase.BACKWARD)
@@ -86,14 +86,14 @@ def told_of(failed: Launch) -> None:
 
 
 def goes_on(again: Launch, whole: Launch) -> None:
-    """A relaunch made the second step, with the loss that a run without interruption had there."""
+    """Check that a relaunch made the second step with the loss of an uninterrupted run."""
     assert (again.exit_code, again.report.ending) == (0, Ending.SUCCEEDED), again.stdout + again.stderr
     assert again.report.resumed_samples == BATCH
     assert losses(again) == pytest.approx({2: losses(whole)[2]}, rel=1e-5)
 
 
 def given_less_after_a_step(train: Train, directory: Path) -> None:
-    """One step with plenty, the next with too little, and the rung below with as little."""
+    """Run one step with plenty of memory, the next with too little, and the next rung with as little."""
     whole = train(directory / "whole", LARGE, 1)
     assert sorted(losses(whole)) == [1, 2], whole.stdout + whole.stderr
     began = train(directory / "less", LARGE, 1, steps=1)

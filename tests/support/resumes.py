@@ -1,4 +1,4 @@
-"""A training through one of the libraries that one of its checkpoints is gone on from, under another plan."""
+"""Trains with a library, and resumes from one of its checkpoints under another plan."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Whole:
         self.losses = self.train(self.plan, self.world, self.store, ATTEMPT="0")
 
     def train(self, plan: str, world: int, store: Path, **variables: str) -> dict[int, float]:
-        """The loss of each step that was made."""
+        """Return the loss of each step that was made."""
         directory = store.with_name(f"{store.name}-ranks")
         directory.mkdir()
         variables = {"INTEGRATION": self.integration, "CHECKPOINT_PATH": str(store), **variables}
@@ -56,12 +56,12 @@ class Whole:
         return {int(step): float(loss) for step, loss in found}
 
     def goes_on(self, plan: str, world: int, way: Way, store: Path) -> None:
-        """From a checkpoint in the middle, in the way that the table says, with the same loss."""
+        """Check that a resume from the middle, in the way that the table says, has the same loss."""
         entry = resumption(Format(self.integration), Plan.parse(self.plan), Plan.parse(plan), self.world == world)
         assert entry.way is way, entry.reason
         source = self.store / _CHECKPOINTS[self.integration]
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a process of its own
+            monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a subprocess
             resumed = resolve(self._settings(plan, world, store, source))
         assert resumed is not None
         assert (resumed.directory == source) == (way is Way.DIRECT)

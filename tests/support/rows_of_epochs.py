@@ -1,7 +1,7 @@
-"""Trains three epochs on 58 rows, saves after each step, and prints the rows that each step has trained.
+"""Trains three epochs on 58 rows, saves after each step, and prints the rows of each step.
 
-The rows are shuffled in the way that ``--shuffle`` names. A relaunch with ``--resume-from`` leaves out what was trained
-of its epoch: by ``skip_first_batches`` as transformers' examples do, or with ``--by-hand`` batch by batch.
+``--shuffle`` selects how rows are shuffled. A relaunch with ``--resume-from`` skips the trained rows of its epoch: with
+``skip_first_batches`` as transformers' examples do, or batch by batch with ``--by-hand``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ accumulation = GLOBAL_BATCH // args.batch
 
 config = DataLoaderConfiguration(use_seedable_sampler=args.shuffle == "seedable")
 accelerator = Accelerator(gradient_accumulation_steps=accumulation, dataloader_config=config)
-# Each attempt's random numbers are its own.
+# Each attempt has its own random state.
 torch.manual_seed(int(os.environ["MEMTUNE_ATTEMPT"]))
 data = TensorDataset(torch.arange(ROWS).float().unsqueeze(1))
 shuffled: dict[str, Any] = {"shuffle": True}
@@ -48,7 +48,7 @@ completed = first_epoch = skipped = 0
 if args.resume_from:
     accelerator.load_state(args.resume_from)
     completed = int(args.resume_from.rpartition("-")[2])
-    # transformers' examples take the last step of an epoch for a whole one, which skip_first_batches allows for.
+    # transformers' examples count an epoch's last step as a whole one, which skip_first_batches tolerates.
     batches_of_epoch = math.ceil(len(loader) / accumulation) * accumulation if args.by_hand else len(loader)
     first_epoch, skipped = divmod(completed * accumulation, batches_of_epoch)
 

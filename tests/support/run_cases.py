@@ -1,4 +1,4 @@
-"""Runs of jobs that together use what a pod of a run can have."""
+"""Runs of jobs that together use every feature of a run's pod."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def job(**spec: Any) -> Job:
 
 
 def rich_template() -> dict[str, Any]:
-    """A template that uses much of what pods can have, some of which every run has to merge with its own."""
+    """Return a template with many features of pods, some of which every run must merge with its own."""
     reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
     return {
         "metadata": {"labels": {"team": "nlp", "kueue.x-k8s.io/queue-name": "gpus"}, "annotations": {"note": "mine"}},
@@ -110,7 +110,7 @@ def relaunch() -> Run:
 
 
 def bounded_job() -> Job:
-    """One that says how much host memory it asks for and may take."""
+    """Return a job with requests and limits of host memory."""
     resources = {"requests": {"memory": "8Gi"}, "limits": {"memory": "64Gi"}}
     container = {"name": "train", "image": "mine:1", "command": ["torchrun", "train.py"], "resources": resources}
     return job(template={"spec": {"containers": [container]}})

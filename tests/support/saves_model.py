@@ -1,7 +1,7 @@
-"""Trains a little and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
+"""Trains briefly and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
 
-Of the Trainer, or with accelerate its state, its model on all ranks, as one of diffusers, with LoRA, on rank
-0 only, or a part."""
+KIND is the Trainer's or accelerate's model (on all ranks or rank 0 only), its state, a diffusers model, LoRA or a part.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tiny_model import RandomTokens  # type: ignore[import-not-found]  # it lies
 
 
 def large_vocabulary() -> LlamaForCausalLM:
-    """DeepSpeed leaves weights of fewer elements than 100,000 whole on each rank."""
+    """A model large enough for sharding: DeepSpeed keeps weights below 100,000 elements whole on each rank."""
     config = LlamaConfig(
         vocab_size=4096, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
     )
@@ -27,7 +27,7 @@ def large_vocabulary() -> LlamaForCausalLM:
 
 
 def of_diffusers() -> Any:
-    """A model with the way to save that those of diffusers have."""
+    """Return a model that saves like those of diffusers."""
     sys.path.append(str(Path(__file__).with_name("stand_ins")))
     from diffusers.models.modeling_utils import ModelMixin  # type: ignore[import-not-found]  # it lies in stand_ins
 
@@ -46,7 +46,7 @@ def of_diffusers() -> Any:
 
 
 def with_lora() -> Any:
-    """Adapters on a frozen model. What is gathered of it to save is printed."""
+    """Return adapters on a frozen model, which prints what is gathered for a save."""
     from peft import LoraConfig, get_peft_model
     from torch.distributed.checkpoint import state_dict
 

@@ -1,7 +1,7 @@
-"""A loop of two ranks that saves and tells of it, right or with one of the usual mistakes.
+"""A loop of two ranks that calls ``checkpoint_saved``, correctly or with a common mistake.
 
-``python saving_loop.py DIRECTORY MANNER``: it saves after two and four of four steps. MANNER is ``right``, ``rank-0``
-(rank 0 alone tells, while the others go on), ``rank-0-averages`` (likewise, and the ranks wait for each other after a
+``python saving_loop.py DIRECTORY MANNER`` saves after two and four of four steps. MANNER is ``right``, ``rank-0`` (only
+rank 0 calls it, while the others train on), ``rank-0-averages`` (likewise, and the ranks wait for each other after a
 step, not in the backward pass), ``rank-0-at-end`` (likewise, after the last step only), ``slow`` (rank 1 takes its time
 to write), ``forgets`` (a resumed run counts its samples from 0 again), ``steps`` (samples are steps), ``half`` (samples
 are those of one rank) or ``elsewhere`` (it saves outside of checkpoint.path).
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from memtune_runner import checkpoint_saved
 
 STEPS, BATCH, WIDTH = 4, 8, 16
-# Longer than the period in which a rank looks whether another one waits.
+# Longer than the period in which a rank checks whether another one waits.
 SLOW_SECONDS = 7.0
 
 

@@ -1,4 +1,4 @@
-"""Values against the schema of a CustomResourceDefinition, as an API server reads it that refuses unknown fields."""
+"""Validates values against a CRD's schema, as an API server that rejects unknown fields."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BLOCKING = ("type", "required", "maxLength", "maxItems", "maxProperties")
 
 
 def refusals(schema: Schema, value: Any, path: str = "") -> list[str]:
-    """What of a value the API server would refuse by this schema, with unknown fields refused."""
+    """Return the API server's errors for a value, with unknown fields rejected."""
     return [f"{where}: {words}" for where, _, words in _found(schema, value, path)]
 
 
 def keeps_rules_from_running(schema: Schema, value: Any) -> bool:
-    """Whether the value is so far from the schema that no rule is evaluated."""
+    """Whether the value violates the schema so badly that no rule is evaluated."""
     return any(keyword in BLOCKING for _, keyword, _ in _found(schema, value, ""))
 
 
@@ -26,7 +26,7 @@ _Found = Iterator[tuple[str, str, str]]
 
 
 def _found(schema: Schema, value: Any, path: str) -> _Found:
-    """Where, against which keyword, and in words."""
+    """Yield each violation: the path, the schema's keyword, and a description."""
     if schema.get("x-kubernetes-int-or-string"):
         if not isinstance(value, (int, str)) or isinstance(value, bool):
             yield path, "type", f"{value!r} is neither integer nor string"
@@ -45,7 +45,7 @@ def _is_a(kind: str, value: Any) -> bool:
     if kind in ("integer", "number"):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
-        # IsFloat64AJSONInteger of kube-openapi; what has more than 64 bits arrives as a float.
+        # IsFloat64AJSONInteger of kube-openapi; more than 64 bits arrive as a float.
         is_float = isinstance(value, float) or not -(2**63) <= value < 2**63
         return kind == "number" or not is_float or (value == int(value) and abs(value) < 2**53)
     kinds: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
@@ -55,7 +55,7 @@ def _is_a(kind: str, value: Any) -> bool:
 def _broken_limits(schema: Schema, value: Any) -> list[str]:
     tests: dict[str, Callable[[Any], object]] = {
         "enum": lambda choices: value in choices,
-        # Go's $ is the end of the text, Python's also stands before a last line break.
+        # In Go, $ matches only the end of the text; in Python also before a final newline.
         "pattern": lambda pattern: re.search(re.sub(r"\$$", r"\\Z", pattern), value),
         "minimum": lambda least: value > least if schema.get("exclusiveMinimum") else value >= least,
         "maximum": lambda most: value < most if schema.get("exclusiveMaximum") else value <= most,

@@ -1,4 +1,4 @@
-"""Tiny models and data on the disk, for programs that load theirs from a directory: nothing is fetched."""
+"""Tiny models and data sets on disk for programs that load theirs from a directory, without a download."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Glue(evaluate.Metric):
         return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
 '''
 _ANSWERS = ((1, "chosen"), (2, "rejected"))
-# Of the model that `save_llama` makes, as a job describes it.
+# The job's description of the model from `save_llama`.
 HF_CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 32,
@@ -49,9 +49,10 @@ HF_CONFIG: dict[str, Any] = {
 
 
 class Material(NamedTuple):
-    """Directories: a decoder, and data sets with a train and a test split: texts, pairs of a good and a bad answer,
-    sentences that are more or less alike. ``instructions`` is a file, ``hub`` a directory with ``glue``'s data set and
-    metric under the names by which programs load them, which finds them there before it looks for them elsewhere."""
+    """Directories of a decoder, and of data sets with splits: texts, chosen and rejected answers, similar sentences.
+
+    ``instructions`` is a file. ``hub`` has ``glue``'s data set and metric under their names, found before a download.
+    """
 
     llama: Path
     texts: Path
@@ -62,7 +63,7 @@ class Material(NamedTuple):
 
 
 def make_material(root: Path) -> Material:
-    """All of it, below ``root``: 48 rows to train on and 16 to evaluate."""
+    """Create all of it below ``root``, with 48 training rows and 16 evaluation rows."""
     made = Material(
         save_llama(root / "llama"),
         *(root / name for name in ("texts", "pairs", "alike", "instructions.json", "hub")),
@@ -94,7 +95,7 @@ def _paraphrase(row: int) -> dict[str, Any]:
 
 
 def save_llama(directory: Path) -> Path:
-    """A decoder with random weights, and a tokenizer of bytes beside it."""
+    """Save a decoder with random weights and a byte tokenizer."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -117,12 +118,12 @@ def save_llama(directory: Path) -> Path:
 
 
 def sentence(number: int, words: int = 12) -> str:
-    """One of endlessly many, always the same for the same number."""
+    """Return a sentence determined by its number."""
     return " ".join(_WORDS[(number * 7 + place * (number % 5 + 3)) % len(_WORDS)] for place in range(words))
 
 
 def save_rows(directory: Path, split: str, rows: Iterable[dict[str, Any]]) -> Path:
-    """Lines of JSON, where `datasets` finds the split of a data set."""
+    """Write JSON lines where `datasets` finds a split."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return directory

@@ -1,4 +1,4 @@
-"""`memtune run` of programs that came with other packages, and what became of their training."""
+"""Runs programs of other packages with `memtune run`, and reads what became of their training."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from memtune.wire.applied import mismatch
 from memtune.wire.report import Report, read_report
 
 ROOT = Path(__file__).parents[2]
-# Apart from the other packages: what is there would be found by every test, and imported by libraries that look for it.
+# Separate from the other packages: every test would find these, and libraries would import them.
 PACKAGES = ROOT / ".venv" / "scripts"
-# And these apart from those: torchtune needs a torchao that other libraries refuse as too old.
+# Separate from those, too: torchtune needs a torchao that other libraries reject as too old.
 TORCHTUNE = ROOT / ".venv" / "torchtune"
 PROGRAMS = ROOT / "tests" / "scripts" / "programs"
 GLOBAL_BATCH = 8
 LENGTH = 64
-# What loops of ours print of each optimizer step; of a step that was trained again, the last line counts.
+# What our own loops print for each optimizer step; for a repeated step, the last line counts.
 _PRINTED_LOSS = re.compile(r"^(?:\[rank 0\] )?step (\d+) loss ([\d.]+)$", re.MULTILINE)
 CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a job came to: its status, the report of each train run, the losses of each step.
+    """A job's result: its status, each train run's report, and each step's loss.
 
-    ``said`` is what MemTune printed, ``printed`` what the program did in all train runs.
+    ``said`` is MemTune's output, ``printed`` the program's in all train runs.
     """
 
     status: dict[str, Any]
@@ -48,19 +48,19 @@ class Ended:
 
     @property
     def samples(self) -> int:
-        """How many samples the last attempt has trained, with those that it went on from."""
+        """The samples of the last attempt, including those that it resumed from."""
         last = self.reports[-1]
         return (last.resumed_samples or 0) + (last.steps or 0) * self.global_batch
 
     def check_applied(self) -> None:
-        """Each attempt trained as its plan says."""
+        """Check that each attempt applied its plan."""
         for attempt, report in zip(self.status["attempts"], self.reports, strict=True):
             assert not mismatch(Plan.parse(attempt["plan"]), report.applied, 1, False)
             assert report.applied.micro_batch
 
 
 def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: Any) -> dict[str, Any]:
-    """A job of one virtual GPU that runs ``command`` on ``plan``; ``spec`` are further blocks of its spec."""
+    """Return a job of one virtual GPU that runs ``command`` under ``plan``; ``spec`` adds blocks to its spec."""
     container = {"name": "trainer", "image": "registry.example.com/training", "command": command}
     body = {
         "model": {"hfConfig": HF_CONFIG},
@@ -76,18 +76,18 @@ def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: 
 
 
 def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
-    """The resources of a virtual GPU that loses memory in the middle of the training."""
+    """Return the resources of a virtual GPU that loses memory during the training."""
     shrink = {"afterStep": after_step, "by": by}
     return {"gpusPerNode": 1, "gpuMemory": memory, "device": "virtual", "shrink": shrink}
 
 
 def python(script: Path, *arguments: object, packages: Path = PACKAGES) -> None:
-    """Run a script with the packages of the programs."""
+    """Run a script with the programs' packages."""
     subprocess.run([sys.executable, str(script), *map(str, arguments)], env=_environment(packages), check=True)
 
 
 def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: Path = PACKAGES) -> Ended:
-    """Run a job to its end, and say how it ended."""
+    """Run a job to its end and return its result."""
     directory.mkdir(parents=True, exist_ok=True)
     file, state = directory / "job.yaml", directory / "state"
     file.write_text(yaml.safe_dump(body))
@@ -124,7 +124,7 @@ def _environment(packages: Path) -> dict[str, str]:
 
 
 def _losses(state: Path) -> dict[int, float]:
-    """The loss of each step, as transformers' Trainer writes them into its last checkpoint."""
+    """Return each step's loss from the last checkpoint of transformers' Trainer."""
     states = sorted(state.glob("checkpoints/**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     history = json.loads(states[-1].read_text())["log_history"] if states else []
     return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}

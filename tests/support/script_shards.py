@@ -1,6 +1,6 @@
-"""A script that shards with FSDP2 by itself, and saves one file for each rank.
+"""A script that shards with FSDP2 itself and saves one file per rank.
 
-``python script_shards.py DIRECTORY``: six steps; what there is after three is saved below the directory.
+``python script_shards.py DIRECTORY``: six steps; after three it saves below the directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def states(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All that this rank holds, in an order of its own."""
+    """Return this rank's tensors in a fixed order."""
     found: list[Any] = list(model.parameters())
     for weight in model.parameters():
         found += [each for _, each in sorted(optimizer.state[weight].items())]
@@ -47,7 +47,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> flo
 
 
 def make_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Make the optimizer's states, to be read into; a backward pass would be a training that has loaded nothing."""
+    """Create the optimizer's states to load into; a backward pass would be a training that has loaded nothing."""
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     optimizer.step()
@@ -74,7 +74,7 @@ def main(directory: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
             torch.save(states(model, optimizer), target / file)
             checkpoint_saved(target, samples=number * BATCH)
-    # FSDP's hooks refer to each other and to their group, whose threads abort the process if they see Python's end.
+    # FSDP's hooks refer to each other and to their group, whose threads abort if they outlive Python.
     del model, optimizer
     gc.collect()
     distributed.destroy_process_group()

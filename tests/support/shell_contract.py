@@ -1,4 +1,4 @@
-"""What the reconciler may rely on wherever a job's runs are: one suite for the cluster and for a machine alone."""
+"""The contract of a backend, which the reconciler relies on: one suite for the cluster and the local machine."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _SECONDS = 180.0
 
 
 class World(Protocol):
-    """A place for one job, in which a shell may be started as often as a program may be."""
+    """An environment for one job in which a backend may be restarted, as a program may be."""
 
     namespace: str
 
     def apply(self, job: dict[str, Any]) -> None:
-        """Give it the job."""
+        """Submit the job."""
 
     def shell(self) -> AbstractAsyncContextManager[Backend]:
-        """A shell of a program that was just started, and that ends with it."""
+        """A backend of a freshly started program, which ends with it."""
 
     def heard(self) -> list[str]:
-        """The messages of the events that were told of the job."""
+        """The messages of the job's events."""
 
 
 Story = Callable[[Backend, Key], Coroutine[Any, Any, None]]
 
 
 def told(world: World, *stories: Story) -> None:
-    """Each story in a program of its own, one after the other."""
+    """Run each story in its own program, one after the other."""
 
     async def tell(story: Story) -> None:
         async with world.shell() as shell:
@@ -58,7 +58,7 @@ def told(world: World, *stories: Story) -> None:
 
 
 async def seen(shell: Backend, key: Key, holds: Callable[[Snapshot], bool] = lambda _: True) -> Snapshot:
-    """The job as soon as it is as expected."""
+    """Return the job's snapshot as soon as it is as expected."""
     deadline = time.monotonic() + _SECONDS
     while True:
         snapshot = await shell.observe(key, time.time())
@@ -69,7 +69,7 @@ async def seen(shell: Backend, key: Key, holds: Callable[[Snapshot], bool] = lam
 
 
 def pod_of(snapshot: Snapshot) -> PodObservation | None:
-    """The one pod of the run."""
+    """Return the run's only pod."""
     run = snapshot.observed.runs.get(RUN_NAME)
     return run.pods[0] if run and run.pods else None
 
@@ -85,13 +85,13 @@ def has_ended(snapshot: Snapshot) -> bool:
 
 
 async def create(shell: Backend, key: Key) -> None:
-    """Once there is a run, another call makes none."""
+    """Create the run; if it exists, another call creates none."""
     for _ in range(2):
         assert await shell.create(await seen(shell, key), [RUN], time.time()) is False
 
 
 class ShellContract:
-    """To be inherited with a fixture ``world``."""
+    """Inherit it with a fixture ``world``."""
 
     def test_of_a_job_that_is_not_there_nothing_is_seen(self, world: World) -> None:
         async def look(shell: Backend, key: Key) -> None:
@@ -171,7 +171,7 @@ class ShellContract:
             assert (still.uid, still.exit_code, still.deleting) == (pod.uid, None, False)
             await shell.delete(snapshot, [Deletion("Pod", pod.name, pod.uid, 0)])
             await seen(shell, key, lambda each: pod_of(each) is None)
-            # What is gone already is no reason to fail.
+            # Deleting what is already gone must not fail.
             await shell.delete(snapshot, [Deletion("Pod", pod.name, pod.uid, 0)])
 
         told(world, delete)

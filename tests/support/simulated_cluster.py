@@ -1,7 +1,7 @@
-"""A cluster in memory for `memtune.controller`: an API server, pods, and an operator that may be killed.
+"""A cluster in memory for `memtune.controller`: an API server, pods, and an operator that may crash.
 
-Nothing here decides anything. The world moves only when a test says so, and it keeps its own books, by which the
-promises of the operator are checked.
+It decides nothing. It changes only when a test says so, and it keeps its own books, against which the operator's
+promises are checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GRACE_SECONDS = 1.0
 
 @lru_cache(maxsize=4096)
 def predicted(job_key: str, plan: str, trace: str) -> tuple[int, float]:
-    """Bytes and seconds a step by the uncorrected predictor; the truth of a simulation is a factor of them."""
+    """Return bytes and seconds per step from the uncorrected predictor; the simulated truth is a multiple of them."""
     job = load_job(json.loads(job_key))
     gpu = gpu_of(job)
     assert gpu is not None
@@ -42,7 +42,7 @@ def predicted(job_key: str, plan: str, trace: str) -> tuple[int, float]:
 
 @dataclass
 class Pod:
-    """One pod as the API server has it."""
+    """A pod as the API server has it."""
 
     name: str
     uid: str
@@ -76,7 +76,7 @@ class Pod:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its container has, be it that nobody was told yet."""
+        """Whether its container has ended, reported or not."""
         return self.exit_code is not None or self.late is not None
 
     @property
@@ -84,7 +84,7 @@ class Pod:
         return self.started_at is None and not self.has_ended
 
     def held_seconds(self, now: float) -> float:
-        """For how long its container has run, as of then."""
+        """How long its container has run."""
         return max((self.finished_at or now) - self.started_at, 0.0) if self.started_at is not None else 0.0
 
     def seen(self) -> PodObservation:
@@ -115,11 +115,11 @@ class Pod:
 
 @dataclass
 class SimulatedCluster:
-    """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has.
+    """The world of one job. ``factor`` is the truth relative to the prediction, ``usable_bytes`` a GPU's memory.
 
-    ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
-    ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one; ``earlier`` of probes.
-    ``prices`` are the operator's, by GPU product.
+    ``built`` is the trace of the job's factory, ``remembered`` the namespace's cached one; ``measured`` is the
+    namespace's memory of earlier jobs on this GPU, extended by this one; ``earlier`` that of probes. ``prices`` are the
+    operator's, by GPU product.
     """
 
     job: Job
@@ -148,7 +148,7 @@ class SimulatedCluster:
     posted: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     is_deleted: bool = False
-    # What the operator's watch knows: the pods that were there when it last looked, and those that it saw go.
+    # The operator's watch: pods that were there at its last look, and those that it saw go.
     watched: dict[tuple[str, int], Pod] = field(default_factory=dict)
     seen_going: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -161,7 +161,7 @@ class SimulatedCluster:
     # The API server.
 
     def observe(self) -> Observed:
-        """All that an operator sees, as one snapshot."""
+        """Return everything that an operator sees, as one snapshot."""
         runs: dict[str, list[PodObservation]] = {}
         for pod in self.pods.values():
             runs.setdefault(pod.run, []).append(pod.seen())
@@ -182,20 +182,20 @@ class SimulatedCluster:
         )
 
     def _watch(self) -> None:
-        """An operator that was there all the time has seen what went; one that comes back finds what is left."""
+        """Update the watch: an operator that ran all the time saw what went; one that restarts finds what is left."""
         there = {(pod.run, pod.index): pod for pod in self.pods.values()}
         known = self.seen_going | {place: pod.held_seconds(self.now) for place, pod in self.watched.items()}
         self.seen_going = {place: seconds for place, seconds in known.items() if place not in there}
         self.watched = there
 
     def records(self) -> list[dict[str, Any]]:
-        """Every recorded run."""
+        """Return every recorded run."""
         trace = self.status.get("trace")
         lists = (self.status.get(name, []) for name in ("emulations", "probes", "attempts"))
         return [*([trace] if trace else []), *(record for each in lists for record in each)]
 
     def write(self, decision: Decision, version: int) -> bool:
-        """Replace the status if nobody else did since it was read."""
+        """Replace the status unless somebody else did since it was read."""
         if version != self.version:
             return False
         self.status = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -203,7 +203,7 @@ class SimulatedCluster:
         return True
 
     def post(self, run: Run | TraceRun) -> None:
-        """Create what is missing of a run, unless it is refused."""
+        """Create what is missing of a run, unless it is rejected."""
         name = run_name(self.job.metadata.name, run.kind, run.number)
         if self.refusal:
             return
@@ -220,15 +220,15 @@ class SimulatedCluster:
                 self.posted.append(pod)
 
     def remember(self, trace: str) -> None:
-        """Keep a trace in the namespace, if that may be written."""
+        """Store a trace in the namespace, if that is permitted."""
         self.remembered = "" if self.is_forgetful else trace
 
     def keep(self, measured: JobOutside) -> None:
-        """Keep what was measured outside of the allocator."""
+        """Store what was measured outside the allocator."""
         self.measured = (self.measured or Remembered()).having(measured)
 
     def delete(self, deletion: Deletion) -> None:
-        """Delete an object, if it is still the one that was meant."""
+        """Delete an object, if its uid still matches."""
         if deletion.kind == "Service":
             if self.services.get(deletion.name) == deletion.uid:
                 del self.services[deletion.name]
@@ -247,7 +247,7 @@ class SimulatedCluster:
     # The operator.
 
     def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
-        """One turn of the operator: observe, decide, write, act. It is killed after ``cut`` of these actions."""
+        """Run one turn of the operator: observe, decide, write, act. It crashes after ``cut`` of these actions."""
         observed, version = self.observe(), self.version
         decision = decide(self.job, observed, self.now + self.skew)
         self.wake_after = decision.wake_after_seconds
@@ -272,7 +272,7 @@ class SimulatedCluster:
         return decision
 
     def reconcile(self) -> None:
-        """Turns of the operator until nothing changes any more."""
+        """Run turns of the operator until nothing changes any more."""
         for _ in range(20):
             before = self._books()
             self.step()
@@ -286,7 +286,7 @@ class SimulatedCluster:
     # The world.
 
     def tick(self, seconds: float, blind: bool = False) -> None:
-        """Time passes; an operator that is there sees what happened before, and wakes up when it asked to."""
+        """Let time pass; an operator that is running sees what happened and wakes up when it asked to."""
         if blind:
             self.now += seconds
             self.blind_seconds += seconds
@@ -302,7 +302,7 @@ class SimulatedCluster:
             self.reconcile()
 
     def start(self, run: str) -> None:
-        """Every pod of a run gets its node and starts."""
+        """Schedule and start every pod of a run."""
         for pod in self.of(run):
             if pod.is_pending and not pod.deleting:
                 pod.conditions, pod.waiting_reason, pod.started_at = (), "", self.now
@@ -311,12 +311,12 @@ class SimulatedCluster:
         return [pod for pod in self.pods.values() if pod.run == run]
 
     def runs(self, kind: RunKind | None = None) -> list[str]:
-        """Names of the runs that have pods, those of one kind or all."""
+        """Return the names of runs with pods, of one kind or all."""
         names = sorted({pod.run for pod in self.pods.values()})
         return [name for name in names if kind is None or f"-{kind}-" in name]
 
     def _end_overdue(self) -> None:
-        """A probe whose seconds are over has ended by itself, whoever was there; all nodes end with the first."""
+        """End probes that exceed their time by themselves; all nodes end with the first."""
         for pod in sorted(self.pods.values(), key=lambda pod: pod.started_at or 0.0):
             if not (pod.is_running and pod.seconds and self.now > (pod.started_at or 0.0) + pod.seconds):
                 continue
@@ -329,26 +329,26 @@ class SimulatedCluster:
                     self.end(each, code, report, grace=max(ended_at, each.started_at or 0.0) + GRACE_SECONDS - self.now)
 
     def end(self, pod: Pod, exit_code: int, report: Report | None = None, grace: float = 0.0) -> None:
-        """The wrapped container ends."""
+        """End the wrapped container."""
         if pod.is_running and not pod.is_stray and f"-{RunKind.PROBE}-" in pod.run:
             seconds = self.now + grace - (pod.started_at or self.now)
             self.probe_gpu_seconds += seconds * self.job.spec.resources.gpus_per_node
         pod.exit_code, pod.report, pod.finished_at = exit_code, report, self.now + grace
 
     def end_unseen(self, pod: Pod, exit_code: int, report: Report | None) -> None:
-        """The wrapped container ends, and its kubelet does not come to say so."""
+        """End the wrapped container without its kubelet reporting it."""
         self.end(pod, exit_code, report)
         pod.late = (exit_code, report, self.now)
         pod.exit_code, pod.report, pod.finished_at = None, None, None
 
     def tell(self, pod: Pod) -> None:
-        """What its kubelet did not come to say is said."""
+        """Report what the kubelet did not."""
         if pod.late:
             pod.exit_code, pod.report, pod.finished_at = pod.late
             pod.late = None
 
     def light(self, pod: Pod) -> None:
-        """A node that was cut off is there again, with the pod on it, and hears of what was decided meanwhile."""
+        """Reconnect a node with its pod, which now hears what was decided meanwhile."""
         latest = (pod.started_at or 0.0) + pod.seconds + GRACE_SECONDS if pod.seconds else self.now
         self.hidden_seconds += max(min(self.now, latest) - (pod.dark_since or self.now), 0.0)
         pod.dark_since, pod.node_lost, pod.node_doubted = None, False, False
@@ -359,15 +359,15 @@ class SimulatedCluster:
             del self.pods[pod.name]
 
     def truth(self, plan: str) -> int:
-        """The peak that a plan really has on each device."""
+        """Return the true peak of a plan on each device."""
         return int(predicted(self.key, plan, self.built)[0] * self.factor)
 
     def step_seconds(self, plan: str) -> float:
-        """What a step really takes: not in the order in which it was predicted."""
+        """Return the true duration of a step, in another order than predicted."""
         return predicted(self.key, plan, self.built)[1] * (0.8 + 0.4 * (sum(plan.encode()) % 11) / 10)
 
     def finish(self, run: str, **told: Any) -> None:
-        """A run comes to its own end: out of memory if its plan takes more than there is, else well."""
+        """End a run by itself: out of memory if its plan needs more than there is, otherwise well."""
         for pod in self.of(run):
             if pod.is_running and f"-{RunKind.TRACE}-" in run:
                 pod.last_words = self.built
@@ -378,7 +378,7 @@ class SimulatedCluster:
                 self.end(pod, 0 if fits else 85, self.report(pod, ending, **told))
 
     def report(self, pod: Pod, ending: Ending, **changes: Any) -> Report:
-        """What the runner would say of a pod."""
+        """Return the runner's report for a pod."""
         peak = min(self.truth(pod.plan), self.usable_bytes)
         over = self.truth(pod.plan) - peak
         memory = Memory(

@@ -1,4 +1,4 @@
-"""Trains 8 steps on 64 rows and saves after 4; a relaunch skips what was trained by a count of its own batches."""
+"""Trains 8 steps on 64 rows and saves after 4; a relaunch skips trained batches by its own count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small jobs with few plans, so that a history of many decisions is cheap."""
+"""Small jobs with few plans, which keep a history of many decisions cheap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memtune.api.job import Job
 
 
 def make_job(nodes: int = 1, **spec: Any) -> Job:
-    """A job of this many nodes with one GPU each; ``spec`` replaces whole blocks of its spec, tuning field by field."""
+    """Return a job of this many one-GPU nodes; ``spec`` replaces blocks of its spec, and tuning field by field."""
     tuning = {
         "space": {"zeroStages": [1, 3], "checkpointing": ["none", "full"], "backends": ["deepspeed"]},
         "maxProbes": 5,
@@ -29,13 +29,13 @@ def make_job(nodes: int = 1, **spec: Any) -> Job:
 
 
 def template(**resources: Any) -> dict[str, Any]:
-    """One whose trainer has these resources."""
+    """Return a template whose trainer has these resources."""
     command = ["python", "train.py"]
     container = {"name": "trainer", "image": "mine:1", "command": command, "resources": resources}
     return {"spec": {"containers": [container]}}
 
 
 def factory_job(**spec: Any) -> Job:
-    """One whose model only a trace tells."""
+    """Return a job whose model is known only from a trace."""
     factory = {"model": {"factory": "train:build"}, "template": template()}
     return make_job(**{**factory, **spec})

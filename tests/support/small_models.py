@@ -1,4 +1,4 @@
-"""Ten small models and one training loop: what the virtual GPU's truth is taken from."""
+"""Ten small models and one training loop, from which the virtual GPU's truth is measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Blocks(nn.Module):
 
 
 def _checkpointed(block: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    # The saved state of the random numbers lies in host memory on a GPU too; the profiler would count it here.
+    # The saved random state lies in host memory on a GPU, too; the profiler would count it here.
     return cast(torch.Tensor, checkpoint(block, hidden, use_reentrant=False, preserve_rng_state=False))
 
 
@@ -58,7 +58,7 @@ class FusedAttention(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token visits one expert: shapes that depend on the data."""
+    """Each token visits one expert, so shapes depend on the data."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Adapted(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU written out step by step, so that its states are tensors of their own."""
+    """A GRU written step by step, so that its states are separate tensors."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class Recurrent(nn.Module):
 
 
 class Case(NamedTuple):
-    """One model, its inputs, and whether the count must be exact.
+    """A model, its inputs, and whether its count must be exact.
 
-    It cannot be where the CPU's kernels use temporaries (convolutions, group norm, flash attention). Where several
-    gradients meet in one tensor, a dispatch mode makes torch hold one gradient more: ``excess_bytes``.
+    It cannot be if the CPU's kernels use temporaries (convolutions, group norm, flash attention). Where several
+    gradients meet in one tensor, a dispatch mode makes torch hold one more: ``excess_bytes``.
     """
 
     blocks: Callable[[], list[nn.Module]]
@@ -141,7 +141,7 @@ def _image(block: Callable[[], nn.Module], exact: bool) -> Case:
 
 def _encoder_layer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
-    layer.self_attn.dropout = 0.0  # the virtual GPU attends with dropout as a GPU does, not as the CPU
+    layer.self_attn.dropout = 0.0  # the virtual GPU's dropout in attention is a GPU's, not the CPU's
     return layer
 
 
@@ -168,7 +168,7 @@ class Trained(NamedTuple):
 
 
 def alone(model: nn.Module) -> Trained:
-    """One rank and plain torch."""
+    """Train on one rank with plain torch."""
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
 
     def step() -> None:
@@ -185,7 +185,7 @@ def train(
     step_ended: Callable[[], None],
     wrap: Callable[[Blocks], Trained] = alone,
 ) -> None:
-    """Build the model and train it, telling the end of each step; everything is gone when it returns."""
+    """Build and train the model, reporting the end of each step; everything is freed on return."""
     torch.manual_seed(0)
     trained = wrap(Blocks(case.stem(), case.blocks(), case.head(), checkpointed))
     for _ in range(steps):

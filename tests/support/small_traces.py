@@ -6,7 +6,7 @@ from memtune.wire import trace as events
 from memtune.wire.trace import Parameter, Program, Trace
 
 KIB = 1024
-WEIGHT = 4 * KIB  # bytes of each block's one weight, and of embedding and head, in fp32
+WEIGHT = 4 * KIB  # bytes of each block's single weight, and of embedding and head, in fp32
 BLOCKS = 4
 TOKENS, HIDDEN, INNER = 1 * KIB, 4 * KIB, 16 * KIB  # bytes of a row's tensors
 
@@ -58,7 +58,7 @@ class Sketch:
         self.event(events.GRADIENT, tensor)
 
     def block(self, number: int, hidden: int) -> tuple[int, list[int]]:
-        """Hidden to inner (a product, saved), inner to hidden (a product): input and inner are saved."""
+        """Hidden to inner, then inner to hidden, both products: input and inner are saved."""
         self.inputs.append([hidden])
         self.event(events.ENTER, number)
         saves = [self.save(hidden)]
@@ -86,7 +86,7 @@ class Sketch:
 
 
 def small_program(loss_bytes: int = 0) -> Program:
-    """Forward, loss and backward of a micro-batch; a loss around the model keeps so many bytes a row for itself."""
+    """Forward, loss and backward of a micro-batch; a loss around the model keeps ``loss_bytes`` per row."""
     sketch = Sketch()
     tokens = sketch.alloc(TOKENS)
     sketch.event(events.CALL, 0)
@@ -132,7 +132,7 @@ def _block_backward(sketch: Sketch, number: int, gradient: int, saves: list[int]
 
 
 def small_trace(loss_bytes: int = 0) -> Trace:
-    """The model, with one program for every way of computing."""
+    """Return the model's trace, with one program for each numerics."""
     program = small_program(loss_bytes)
     elements = WEIGHT // 4
     names = ["embedding", *(f"blocks.{number}" for number in range(BLOCKS)), "head"]

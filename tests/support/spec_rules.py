@@ -1,4 +1,4 @@
-"""Specs to break rules with."""
+"""Specs that break rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POD: dict[str, Any] = {"spec": {"containers": [{"name": "trainer"}]}}
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    """A good spec; ``tuning__space={...}`` merges into that block, None takes a field out."""
+    """Return a valid spec; ``tuning__space={...}`` merges into that block, None removes a field."""
     made: dict[str, Any] = {
         "model": {"architecture": dict(FACTS)},
         "training": {"globalBatchSize": 96, "sequenceLength": 128},

@@ -1,4 +1,4 @@
-"""Streams that say they are a terminal."""
+"""Streams that claim to be a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what was written to it."""
+    """A terminal that keeps its output."""
 
     encoding = "utf-8"
 

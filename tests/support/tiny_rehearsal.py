@@ -6,12 +6,12 @@ from typing import Any
 
 from memtune.api import API_VERSION, KIND
 
-# Of a model so small that a step takes no time worth waiting for.
+# A model whose steps take almost no time.
 ARCHITECTURE = {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}
 
 
 def tiny_rehearsal(batch: int, **spec: Any) -> dict[str, Any]:
-    """The job as a user would write it."""
+    """Return the job as a user would write it."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,4 +1,4 @@
-"""A job with a history: three probes, an out-of-memory, a recovery from its checkpoint. Written as an operator does."""
+"""A job with a history, as an operator writes it: three probes, an out-of-memory, a resume."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUT_OF_MEMORY = "tried to allocate 1.91 GiB on rank 5 with 79.0 GiB in use, in f
 
 
 def told_job(**status: Any) -> dict[str, Any]:
-    """The object, with parts of its status replaced; None takes a part out."""
+    """Return the object with parts of its status replaced; None removes a part."""
     parts = deepcopy({name: part for name, part in {**_STATUS, **status}.items() if part is not None})
     return {
         "apiVersion": "memtune.dev/v1alpha1",
@@ -52,7 +52,7 @@ def told_job(**status: Any) -> dict[str, Any]:
 
 
 def ended_well(**status: Any) -> dict[str, Any]:
-    """The same job once it has succeeded."""
+    """Return the same job after it succeeded."""
     first, second = _STATUS["attempts"]
     peaks = _peaks(57.9, 0.4)
     done = {**second, "verdict": "succeeded", "endedAt": "2026-03-01T16:10:00Z", "peakBytes": peaks}
@@ -74,20 +74,20 @@ def ended_well(**status: Any) -> dict[str, Any]:
 
 
 def two_objectives() -> dict[str, Any]:
-    """The same job with both objectives: its two measured plans are a front."""
+    """Return the same job with both objectives, whose two measured plans form a Pareto front."""
     job = told_job(front=[2, 1])
     job["spec"]["tuning"] |= {"objectives": ["throughput", "memory"], "slack": "5%"}
     return job
 
 
 def without_end(run: dict[str, Any]) -> dict[str, Any]:
-    """A run's record as it was while the run went on."""
+    """Return a run's record from before its end."""
     known = ("name", "number", "plan", "created", "startedAt", "predictedBytes")
     return {name: value for name, value in run.items() if name in known}
 
 
 def still_probing() -> dict[str, Any]:
-    """The same job while its third probe ran."""
+    """Return the same job during its third probe."""
     probes = _STATUS["probes"]
     return told_job(
         phase="Probing",

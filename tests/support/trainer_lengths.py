@@ -1,6 +1,6 @@
-"""Trainings with transformers' Trainer whose length is told from outside; each evaluates, the calls after another one.
+"""Trainings with transformers' Trainer whose length is set from outside; each evaluates, one call after another.
 
-``SAVES_IN`` is the directory in which each call of ``train`` has one of its own, unless they share it.
+``SAVES_IN`` is the directory in which each call of ``train`` has its own, unless they share it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ rows = RandomTokens(21, 32)
 
 
 class StopEarly(TrainerCallback):
-    """Stands for early stopping."""
+    """Stands in for early stopping."""
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override]  # names that are not used
         control.should_training_stop |= state.global_step == own.stop_after

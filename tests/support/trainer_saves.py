@@ -1,7 +1,7 @@
-"""A fine-tune with transformers' Trainer that saves every second step, and may be killed in the middle of a save.
+"""A fine-tune with transformers' Trainer that saves every second step and may be killed during a save.
 
-``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save it does not survive; ``KEPT`` how many of its
-checkpoints it keeps, 1 if it is not given.
+``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save kills it; ``KEPT`` how many checkpoints it
+keeps, by default 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ save = torch.save
 
 
 class TellLoss(TrainerCallback):
-    """Prints what each step lost, in full."""
+    """Prints the full loss of each step."""
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:  # type: ignore[override]  # names that are not used
         if logs and "loss" in logs:
@@ -52,7 +52,7 @@ trainer = Trainer(
     train_dataset=RandomTokens(36, 32),
     callbacks=[TellLoss()],
 )
-# Scripts do this, and it would take a checkpoint that was never completed.
+# Scripts do this, which would select an incomplete checkpoint.
 trainer.train(resume_from_checkpoint=True)
 assert trainer.optimizer is not None
 print(f"fused {trainer.optimizer.param_groups[0]['fused']}")

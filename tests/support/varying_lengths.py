@@ -1,4 +1,4 @@
-"""A script whose batches differ in length from step to step: what a caching allocator fragments on."""
+"""A script whose batches change their length at each step, which fragments a caching allocator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(scales.parameters(), lr=1e-6)
 
 
 class Scaling(torch.nn.Module):
-    """Layers that keep their input, and compute next to nothing."""
+    """Layers that keep their input and compute next to nothing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Starts the workers of a small run on virtual GPUs and reads what each reported."""
+"""Starts the workers of a small run on virtual GPUs and reads their reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_SECONDS = 240
 
 
 class Outcome(NamedTuple):
-    """What one rank came to."""
+    """The result of one rank."""
 
     exit_code: int
     report: Report
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
 def run(
     script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+    """Run a script under a plan on ``world`` ranks; ``variables`` without their prefix MEMTUNE_."""
     return run_by(WORKER, script, plan, directory, world, arguments, **variables)
 
 
@@ -45,12 +45,12 @@ def run_by(
     arguments: Sequence[str] = (),
     **variables: str,
 ) -> list[Outcome]:
-    """Run it by a worker of one's own."""
+    """Run it with another worker program."""
     parsed = Plan.parse(plan)
     own = [str(ROOT / each) for each in ("core", "runner")]
     environment = {
         **os.environ,
-        # Beside our own what the caller's Python has beyond its own directory, such as libraries put aside.
+        # After ours, whatever the caller's Python adds, such as separately installed libraries.
         "PYTHONPATH": os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])]),
         "MEMTUNE_PLAN": plan,
         "MEMTUNE_MICRO_BATCH": str(parsed.micro_batch),

@@ -1,4 +1,4 @@
-"""One worker of a run as the launcher starts it: the script in this process, watched, with its own exit code."""
+"""One worker of a run as the launcher starts it: the script in this process, watched, with its exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtune_runner.watch import watching
 
 
 def main(script: str) -> None:
-    """Run a script as ``python script`` would, under the watch of a rank that torch's variables name."""
+    """Run a script as ``python script`` would, watched as the rank in torch's variables."""
     sys.path.insert(0, str(Path(script).parent))
     sys.argv = sys.argv[1:]
     with watching(read_settings(os.environ), Rank.read(os.environ)):

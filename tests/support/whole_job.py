@@ -1,4 +1,4 @@
-"""A job in which every field is given, and what reading a changed one complains of."""
+"""A job with every field set, and the error for a changed field."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ MISSING = object()
 
 
 def put(job: Node, path: str, value: Any) -> Node:
-    """The job with another value at ``path``, or without one (MISSING); blocks on the way are made."""
+    """Return the job with another value at ``path``, or none (MISSING), creating blocks on the way."""
     changed = copy.deepcopy(job)
     block = changed
     *parents, last = path.split(".")

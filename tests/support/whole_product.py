@@ -1,4 +1,4 @@
-"""A job from its first probe to its end, with a recovery between: the same on a virtual GPU and on a real one."""
+"""A job from its first probe to its end, with a recovery: the same on a virtual and on a real GPU."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from memtune_run import run_to_the_end
 from memtune.units import MIB
 from memtune.wire.report import Device
 
-# The logits are most of it, which is quickly computed.
+# Mostly logits, which are computed quickly.
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192}
 _SCRIPT = Path(__file__).with_name("crowded_trainer.py")
-# Of 2 GiB it leaves enough for a quarter of the largest micro-batch, but on CUDA, with its workspaces, not for half.
-# Which of the two is the best alone is left to a GPU, which computes either in milliseconds.
+# Of 2 GiB this leaves enough for a quarter of the largest micro-batch, but on CUDA, with its workspaces, not for half.
+# Only a GPU, which computes either in milliseconds, tells which is faster.
 _CROWD_BYTES = 1600 * MIB
 _STEPS = 4
 
@@ -45,9 +45,9 @@ def _job(device: Device, directory: Path) -> dict[str, Any]:
 
 
 def gets_up_again(device: Device, directory: Path) -> None:
-    """`memtune run` probes, launches, runs out of memory in the middle, and trains to the end on a smaller plan."""
+    """Check that `memtune run` probes, launches, runs out of memory, and finishes on a smaller plan."""
     file = directory / "job.yaml"
-    file.write_text(json.dumps(_job(device, directory)))  # which is YAML, too
+    file.write_text(json.dumps(_job(device, directory)))  # JSON is YAML
     status = run_to_the_end(file, directory / "state", seconds=900)
     assert {probe["verdict"] for probe in status["probes"]} == {"succeeded"}
     first, *others, last = status["attempts"]

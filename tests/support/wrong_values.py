@@ -1,4 +1,4 @@
-"""Every way in which a schema can be broken, one field at a time."""
+"""Every way to violate a schema, one field at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_ANOTHER_TYPE: dict[str, Any] = {
 
 
 def wrong_values(schema: Schema, path: str) -> Iterator[tuple[str, Any]]:
-    """Each field below ``path`` with a value that the schema refuses, for each thing that the schema says of it."""
+    """Yield each field below ``path`` with a value that violates one of the schema's constraints."""
     yield from ((path, value) for value in (*_of_another_type(schema), *_outside(schema)))
     for name, field in schema.get("properties", {}).items():
         yield from wrong_values(field, f"{path}.{name}")
@@ -58,9 +58,9 @@ def _outside(schema: Schema) -> Iterator[Any]:
 
 
 def _right(schema: Schema, number: int) -> Any:
-    """A value that nothing is wrong with, another one for each number where there are enough of them."""
+    """Return a valid value, a different one for each number as far as possible."""
     if "enum" in schema:
         return schema["enum"][number % len(schema["enum"])]
     if schema["type"] == "integer":
         return schema["minimum"] + number % (schema["maximum"] - schema["minimum"] + 1)
-    return f"every-{number + 2}"  # a mode of checkpointing, and a name
+    return f"every-{number + 2}"  # a checkpointing mode, and a name
