@@ -1,6 +1,6 @@
-"""A state of blocks is cut anywhere with nothing of its library but ``narrow``, ``dequantize`` and ``copy_``.
+"""Block-wise states are sliced anywhere using only ``narrow``, ``dequantize`` and ``copy_``.
 
-Its other parts have other names in each version of torchao; test_resume_eight_bits.py has one of them as it is.
+torchao renames the rest in each version; test_resume_eight_bits.py tests a real one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memtune_runner.engine.eight_bits import CutAnywhere, Planner
 
 
 class Blocks(torch.Tensor):
-    """As torchao's state: cut between two blocks alone."""
+    """Like torchao's state: sliced only between blocks."""
 
     block_size = 4
 

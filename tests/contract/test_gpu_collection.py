@@ -1,4 +1,4 @@
-"""tests/gpu on a bare machine: Python, torch and pytest are there, and nothing else that MemTune is developed with."""
+"""tests/gpu on a bare machine with only Python, torch and pytest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# What `make env` brings and an image with a CUDA build of torch need not have.
+# What `make env` installs but an image with a CUDA torch may lack.
 _BARE = """
 import sys
 
