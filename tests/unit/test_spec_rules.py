@@ -1,4 +1,4 @@
-"""The rules over several fields, in Python; contract/test_crd_rules.py compares them with those of the CRD."""
+"""The cross-field rules in Python; contract/test_crd_rules.py compares them with the CRD's."""
 
 from __future__ import annotations
 
