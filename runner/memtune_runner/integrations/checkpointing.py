@@ -1,4 +1,4 @@
-"""Applies a plan's activation checkpointing to a model that a library trains."""
+"""Applies a plan's activation checkpointing to a model that the Trainer, accelerate or Lightning trains."""
 
 from __future__ import annotations
 
