@@ -3,8 +3,8 @@
 Scripts often call ``checkpoint_saved`` or ``save_pretrained`` on rank 0 alone. In a plain barrier, rank 0 would wait
 for the others while they wait for it in the next step's collective. So the ranks meet through keys in
 torch.distributed's store. A thread on each rank looks there for a waiting call: if its rank has begun another backward
-pass since, the rank will not come, and the thread says so. The rank itself may be blocked anywhere in its next step,
-such as on a GPU value behind a collective.
+pass since, it announces that the rank will not come. The rank itself may be blocked anywhere in its next step, such as
+on a GPU value behind a collective.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from memtune_runner.command.command import Kind
 
 # Frames of these files lie between Python and the user's script, and are hidden in tracebacks.
 _BETWEEN = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
-# What Python itself calls for -m, directories and archives. The public functions restore another __main__ at the end.
+# Python itself calls this for -m, directories and archives. The public functions restore another __main__ at the end.
 _run_as_main: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
 
 

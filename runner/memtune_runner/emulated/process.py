@@ -44,7 +44,7 @@ class Emulation:
         torch.compile = counted  # type: ignore[attr-defined]  # of a module
 
     def measured(self) -> dict[str, Any]:
-        """Return what only the emulation knows, and what makes its numbers less certain."""
+        """Return the emulation's own measurements, and what makes its numbers less certain."""
         library = ctypes.CDLL(None)
         return {
             "hostPeakBytes": _host_peak_bytes(),

@@ -47,7 +47,7 @@ _HOST_OOM = re.compile(
 )
 # A library could not create its handle: either no memory was left, or the device or driver is broken.
 _NO_HANDLE = re.compile(r"(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_NOT_INITIALIZED")
-# What ranks print when another rank is gone; never the cause of a failure.
+# Ranks print these when another rank is gone; they are never the cause of a failure.
 _CONSEQUENCE = re.compile(
     r"NCCL communicator was aborted"
     r"|Watchdog caught collective operation timeout"

@@ -1,4 +1,4 @@
-"""What a library's own training step says about its batch, where the model's inputs alone would mislead.
+"""Facts about a batch from a library's own training step, where the model's inputs alone would mislead.
 
 A sample may be several rows, such as the chosen and the rejected answer of a pair. A model may run without gradients
 within a step, as the reference of a preference loss does: neither evaluation nor training.

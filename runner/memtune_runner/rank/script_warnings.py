@@ -1,4 +1,4 @@
-"""Warnings about a script whose run can go on, printed to the log and written to the report."""
+"""Warnings about a script that may continue, printed to the log and written to the report."""
 
 from __future__ import annotations
 

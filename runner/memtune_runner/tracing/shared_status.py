@@ -26,7 +26,7 @@ class Board:
 
     @property
     def place(self) -> str:
-        """What was done last."""
+        """The last place written."""
         return self._read(_PLACE)
 
     @property
