@@ -1,4 +1,4 @@
-"""`python -m memtune_runner convert`: converts a checkpoint for another plan, on the CPU."""
+"""`python -m memtune_runner convert`: makes a checkpoint fit another plan, on the CPU, beside it."""
 
 from __future__ import annotations
 
