@@ -1,7 +1,7 @@
-"""The part of MemTune that lives inside the training pods: makes a plan real, measures memory, always reports.
+"""The part of MemTune that runs in training pods: applies a plan, measures memory, always reports.
 
-A script of your own uses ``initialize``; see ``memtune_runner.engine``. Its data goes on after a resume through
-``ResumableSampler``, and what it saves by itself it tells with ``checkpoint_saved``.
+Your own script calls ``initialize`` (see ``memtune_runner.engine``), iterates its data with ``ResumableSampler`` to
+continue after a resume, and reports checkpoints that it saves by itself with ``checkpoint_saved``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # The launcher imports this package too and must not wait for torch, nor need it.
+    # The launcher imports this package too; it must not need torch nor wait for its import.
     if name in _HOMES:
         return getattr(import_module(f"memtune_runner.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

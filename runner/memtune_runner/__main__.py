@@ -1,4 +1,4 @@
-"""The runner's own command line. Python 3.6 must be able to read this file."""
+"""The runner's command line. Must stay readable for Python 3.6."""
 
 import sys
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""What happens in a Python that a program of the user's started, such as a shell: a rank's script gets its hooks.
+"""Turns a Python process started by the user's program, such as a shell, into a rank's worker with hooks.
 
-The rule: the first Python above which no other has the hooks, and which runs a script or a module. So loaders,
-compilers and other helpers of a hooked process are left alone, and so are the `python -c` lines with which shells ask
-for versions. Launchers such as torchrun are left out here, too, because the ranks are started already.
+It hooks the first Python process that runs a script or a module and has no hooked ancestor. Loaders, compilers and
+other helpers of a hooked process are left alone, as are the `python -c` lines with which shells ask for versions.
+Launchers such as torchrun are skipped here too, because the ranks are already running.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from memtune_runner.command.command import CommandError, Kind, parse
 
 
 def take_place(words: Sequence[str], variables: MutableMapping[str, str]) -> None:
-    """Become the worker that runs the same script; return if this Python is none of a rank's own."""
+    """Replace this process by the worker that runs the same script; return if it does not run a rank's script."""
     try:
         command = parse(words)
     except CommandError:
-        return  # Python itself says what is wrong with its command line
+        return  # Python reports a wrong command line itself
     variables.update(worker_command.variables(command))
     if command.kind is Kind.PROGRAM and command.target != words[0]:
         os.execvpe(command.target, [command.target, *command.arguments], variables)  # torchrun --no-python PROGRAM
     if command.kind not in (Kind.SCRIPT, Kind.MODULE):
         return
-    # Several may run one after the other; each reports for itself.
+    # Several scripts may run one after the other, and each reports for itself.
     directory = Path(variables[environment.RANK_DIRECTORY]) / str(os.getpid())
     directory.mkdir(exist_ok=True)
     variables[environment.RANK_DIRECTORY] = str(directory)

@@ -1,4 +1,4 @@
-"""The `install` subcommand: copies the runner and all that it needs into a directory of the user's pod."""
+"""The `install` subcommand: copies the runner and its dependencies into a directory of the user's pod."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import memtune
 import memtune_runner
 from memtune_runner.vendored import PRIVATE_PACKAGE, prometheus_client
 
-# The packages of the core that the runner imports; import-linter holds that there are no others.
+# The core packages that the runner imports; import-linter allows no others.
 CORE_PACKAGES = frozenset({"allocator", "gpus", "model", "plans", "wire"})
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 _LICENSES = ("LICENSE", "NOTICE")
@@ -30,7 +30,7 @@ def main(directory: str) -> int:
 
 
 def install(directory: Path) -> None:
-    """Put the runner into ``directory``, all of it or nothing; what was there before is replaced."""
+    """Install the runner into ``directory`` atomically, replacing a previous installation."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".memtune-", dir=directory.parent) as temporary:
         new, old = Path(temporary, "new"), Path(temporary, "old")
@@ -49,7 +49,7 @@ def _copy(target: Path) -> None:
             shutil.copytree(path, target / "memtune" / path.name, ignore=_NOT_COPIED)
         elif path.suffix == ".py":
             shutil.copyfile(path, target / "memtune" / path.name)
-    # Under a private name: the image may have its own, of any version.
+    # Under a private name: the image may have its own copy, in any version.
     private = target / Path(*PRIVATE_PACKAGE.split("."))
     shutil.rmtree(private, ignore_errors=True)
     client = prometheus_client()
@@ -65,16 +65,16 @@ def _home(package: object) -> Path:
 
 
 def _licenses() -> list[Path]:
-    """The licence of what is carried along, which goes with it."""
+    """Return the licences of the vendored packages, which are copied along."""
     try:
         found = files("prometheus_client") or []
     except PackageNotFoundError:
-        return []  # it was carried along to here, with its licence
+        return []  # this copy was installed with its licence
     return [Path(str(each.locate())) for each in found if each.name in _LICENSES]
 
 
 def _make_readable(target: Path) -> None:
-    """For every user: those of the user's container and of the one that copies need not be the same."""
+    """Make the files readable for every user: the user's container may run under another uid than this one."""
     for path, _, names in os.walk(target):
         Path(path).chmod(0o755)
         for name in names:

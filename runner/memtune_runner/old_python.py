@@ -1,4 +1,4 @@
-"""Refuses a Python that is too old to read the rest of the runner. This file must be readable for Python 3.6."""
+"""Refuses a Python too old for the runner. This file must stay readable for Python 3.6."""
 
 import json
 import os
@@ -13,7 +13,7 @@ _OLDEST = (3, 10)
 
 
 def refuse_old_python() -> None:
-    """End the process with one line and a report if this Python is older than 3.10."""
+    """End the process with one line and a report if Python is older than 3.10."""
     if sys.version_info[:2] >= _OLDEST:
         return
     found = ".".join(str(number) for number in sys.version_info[:3])
@@ -26,7 +26,7 @@ def refuse_old_python() -> None:
 
 
 def _places(variables: "Mapping[str, str]") -> "list[str]":
-    """Where the report goes: a worker's to its launcher, the launcher's to the operator."""
+    """Return where to write the report: a worker reports to its launcher, the launcher to the operator."""
     directory = variables.get("MEMTUNE_RANK_DIRECTORY")
     if directory:
         return [f"{directory}/report-{variables.get('RANK', '0')}.json"]

@@ -1,4 +1,4 @@
-"""The order of the data for scripts of one's own: it goes on by the samples consumed, whatever the plan is."""
+"""``ResumableSampler``: a data order that continues by samples consumed, under any plan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from memtune_runner.rank.settings import Settings, read_settings
 
 
 class ResumableSampler:
-    """This rank's share of each global batch, for ever: a ``batch_sampler`` for torch's DataLoader::
+    """An endless ``batch_sampler`` for torch's DataLoader, with this rank's share of each global batch::
 
         loader = DataLoader(dataset, batch_sampler=ResumableSampler(len(dataset), samples_done=engine.samples))
 
-    Every epoch has an order of its own, and all ranks together the same one in any world. Without ``samples_done`` it
-    goes on after those of the checkpoint that the run resumes from.
+    Each epoch is shuffled differently; the order over all ranks is the same for any world size. Without
+    ``samples_done``, it continues after the samples of the checkpoint that the run resumed from.
     """
 
     def __init__(

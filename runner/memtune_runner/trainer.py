@@ -1,9 +1,9 @@
-"""The built-in trainer: the described decoder on synthetic tokens, for rehearsals and demos.
+"""The built-in trainer: trains the described decoder on synthetic tokens, for rehearsals and demos.
 
     python -m memtune_runner.trainer --steps 100 --save-every 10
 
-The plan and the architecture come from the environment, as for any script. Tokens are a function of the sample's
-number, so the loss after a resume can be compared with that of a run that was never interrupted.
+The environment holds the plan and the architecture, as for any script. Tokens depend only on the sample's number, so
+the loss after a resume can be compared with that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train as the environment and the command line say. 2 is a refusal, in one line."""
+    """Train as the environment and the command line say. Bad arguments print one line and return 2."""
     options = _parser().parse_args(arguments)
     try:
         settings = read_settings(os.environ)
@@ -63,7 +63,7 @@ class Trainer:
         self._ranks = current_ranks()
 
     def train(self) -> None:
-        """Go on from the checkpoint that was found, if there is one, to the last step."""
+        """Train from the resumed checkpoint, if any, to the last step."""
         engine, settings = self._engine, self._settings
         training_length.tell(self._options.steps * settings.global_batch // settings.world)
         if settings.resume_from is not None:
@@ -77,10 +77,10 @@ class Trainer:
                 self._evaluate()
 
     def probe(self) -> None:
-        """A few steps, one save, which no run will ever resume from, and one evaluation batch, which ends the probe."""
+        """Run a few steps, one save that no run resumes from, and one evaluation batch, which ends the probe."""
         engine, wanted = self._engine, self._settings.probe_steps or DEFAULT_STEPS
         for _ in self._steps(wanted + MOST_SKIPPED_STEPS):
-            # A probe counts the steps that were made; it may have seen enough before.
+            # Skipped steps do not count. A probe may have seen enough before.
             if engine.steps - engine.skipped_steps == wanted or has_enough():
                 break
         if self._settings.checkpoint_path is not None:
@@ -99,7 +99,7 @@ class Trainer:
         rank, world = self._ranks.rank, settings.world
         order = iter(ResumableSampler(_DATASET_LEN, self._options.seed, engine.samples, settings))
         for _ in range(count):
-            # What a dropout drops must not depend on where the run was interrupted.
+            # Dropout must not depend on where the run was interrupted.
             torch.manual_seed(self._options.seed + engine.steps * world + rank)
             started = time.monotonic()
             for micro in engine.micro_batches(self._batch(next(order))):
@@ -110,14 +110,14 @@ class Trainer:
             yield
 
     def _batch(self, samples: list[int]) -> Batch:
-        """Each sample counts up through the vocabulary, from a start and at a pace of its own."""
+        """Return samples that count up through the vocabulary, each from its own start and in its own stride."""
         numbers = torch.tensor(samples).unsqueeze(1)
         places = torch.arange(self._settings.sequence_length + 1)
         sequence = (numbers * 7919 + places * (1 + numbers % 7)) % self._vocabulary
         return {"tokens": sequence[:, :-1], "labels": sequence[:, 1:]}
 
     def _evaluate(self) -> None:
-        """The loss of a batch that is never trained on."""
+        """Compute the loss of a batch that is never trained on."""
         engine, size = self._engine, self._settings.plan.micro_batch
         samples = [_DATASET_LEN + self._ranks.rank * size + row for row in range(size)]
         micro = {name: each.to(engine.device) for name, each in self._batch(samples).items()}

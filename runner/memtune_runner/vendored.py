@@ -1,6 +1,6 @@
-"""The pure-Python packages that the runner carries along, under a private name where it is installed into an image.
+"""The pure-Python packages that the runner carries along, installed under a private name.
 
-The image may have its own prometheus-client, of any version; ours must neither shadow it nor be shadowed by it.
+The image may have its own prometheus-client in any version; neither copy may shadow the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PRIVATE_PACKAGE = "memtune_runner._vendored"
 
 
 def prometheus_client() -> ModuleType:
-    """The client library for metrics; imported when the first metric is served, never before."""
+    """Import the Prometheus client library when the first metric is served, not before."""
     try:
         return import_module(f"{PRIVATE_PACKAGE}.prometheus_client")
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""One rank's process: runs the user's script as Python itself would, with the hooks around it."""
+"""One rank's process: runs the user's script as Python would, with the hooks around it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from memtune_runner.watch import watching
 def main(words: Sequence[str]) -> int:
     """Run ``KIND TARGET ARGUMENTS...`` as this rank and return the exit code."""
     rank = Rank.read(os.environ)
-    # Of the processes below a program, only one may train; a worker that does not is a mistake.
+    # Below a program, only one of several processes may train; a worker that does not train is a mistake.
     must_train = environment.HOOKED not in os.environ
-    # Whatever this process starts (loaders, compilers, version probes) belongs to it and is no rank of its own.
+    # Processes that this one starts (loaders, compilers, version probes) belong to it and are no ranks.
     os.environ[environment.HOOKED] = "1"
     try:
         settings = read_settings(os.environ)
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
         return _refused(rank, str(error))
     ranks.hide_launcher(settings, os.environ)
     stacks.show_when_asked()
-    # Before torch is imported.
+    # This must precede the import of torch.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
     try:
         with _ending_on_sigterm(), watching(settings, rank, must_train):
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
                 os.environ.setdefault(name, value)
             run_target.run(Kind(words[0]), words[1], words[2:])
     except SystemExit:
-        raise  # its code, or its message, is Python's to deal with
+        raise  # Python handles its exit code or message
     except BadInputError as error:
         return _told(error, error.ending)
     except BaseException as error:
@@ -68,13 +68,13 @@ def _told(message: object, ending: Ending = Ending.BAD_INPUT) -> int:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM unwind the script, so that its report is written. A handler of the script's own takes over."""
+    """Make SIGTERM unwind the script, so that its report is written. A handler that the script installs replaces it."""
     owner = os.getpid()
 
     def end(number: int, _frame: object) -> None:
         if os.getpid() == owner:
             raise SystemExit(128 + number)
-        # A child of the script, forked with this handler, is to die as any other process does.
+        # A child that the script forked with this handler must die of the signal like any other process.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -1,4 +1,4 @@
-"""What contract tests share: none finds the traces of another, and all have the same terminal."""
+"""Fixtures of the contract tests: each test is isolated from the others and sees the same terminal."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def _environment_put_back() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_environment() -> Iterator[None]:
-    """What a test, or a library in it, tells its children through the environment ends with the test."""
+    """Undo what a test, or a library in it, sets in the environment."""
     with _environment_put_back():
         yield
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_environment_of_a_module() -> Iterator[None]:
-    """The same of what several tests share."""
+    """Do the same for what the tests of a module share."""
     with _environment_put_back():
         yield
 
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """torch with one thread: what its kernels hold beside the tensors depends on how many there are, and on the CPU."""
+    """Run torch with one thread: its kernels' temporaries depend on the number of threads and on the CPU."""
     import torch
 
     before = torch.get_num_threads()
@@ -51,20 +51,20 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_process_group() -> Iterator[None]:
-    """A process group that a module's tests have joined ends with them."""
+    """End a process group with the module whose tests joined it."""
     yield
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
     groups: Any = sys.modules.get("deepspeed.utils.groups")
     if groups is not None:
-        # DeepSpeed remembers its first world for the life of the process.
+        # DeepSpeed keeps its first world for the life of the process.
         groups._WORLD_GROUP = None
 
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    """An API server that has the told job."""
+    """Start an API server with the told job."""
     with api_server() as running:
         running.answer(JOB, found(told_job()))
         yield running
@@ -72,7 +72,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def flags(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """What leads a command to that server, and nowhere else."""
+    """Return the flags that lead a command to that server and nowhere else."""
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     return "--kubeconfig", server.kubeconfig(tmp_path)

@@ -1,7 +1,7 @@
-"""Recordings of PyTorch's caching allocator on real GPUs, replayed through the allocator model event by event.
+"""Replays recordings of PyTorch's caching allocator on real GPUs through the allocator model.
 
-In a recording `a` is an allocation, `f` a free, `+` memory that the driver gave, `-` memory that it took back, and `o`
-an out-of-memory. Its driver gives the model the same segments at the same addresses, and refuses where the GPU's did.
+In a recording `a` is an allocation, `f` a free, `+` memory from the driver, `-` memory returned to it, and `o` an
+out-of-memory. The replay's driver returns the same segments at the same addresses, and refuses where the GPU's did.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class RecordedDriver(DeviceModel):
 
 
 class Replay:
-    """One recording, replayed until the model differs from it."""
+    """Replays one recording until the model deviates from it."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -152,7 +152,7 @@ class Replay:
             )
 
     def _empties_cache(self) -> bool:
-        """Whether the script emptied the cache; the allocator itself does so for a request that it cannot serve."""
+        """Whether the script emptied the cache; the allocator does so itself for a request that it cannot serve."""
         events = self.recording.events[self.driver.position :]
         following = next((event for event in events if event[0] != "-"), ["f"])
         if following[0] in "fa":
@@ -189,7 +189,7 @@ class Replay:
 
 
 def hold(allocator: CachingAllocator, recording: Recording) -> int:
-    """Give the allocator what the process held when the recording began; return the reserved bytes."""
+    """Allocate what the process held at the start of the recording; return the reserved bytes."""
     live = {address: (requested, size) for address, requested, size in recording.live}
     addresses = sorted(live)
     for segment, length, stream, is_small in recording.segments:

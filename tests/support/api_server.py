@@ -27,7 +27,7 @@ class Broken(NamedTuple):
 
 
 def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
-    """Every node of the schema with its path."""
+    """Yield every node of the schema with its path."""
     yield path, schema
     for name, field in schema.get("properties", {}).items():
         yield from nodes(field, f"{path}.{name}")

@@ -14,7 +14,7 @@ NFS = {"nfs": {"server": "files", "path": "/a"}}
 
 
 def fixed(plan: str, **changes: Any) -> dict[str, Any]:
-    """A spec in mode Fixed."""
+    """Return a spec in mode Fixed."""
     return spec(tuning={"mode": "Fixed", "plan": plan}, **changes)
 
 

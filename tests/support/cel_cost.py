@@ -134,7 +134,7 @@ class _Reader:
         return Value(paid + walked + _LIST, schema, of.size)
 
     def exists(self, of: Value) -> Value:
-        """A macro: its condition is evaluated for each item, with one more step for the result so far."""
+        """Cost a macro, whose condition is evaluated for each item, with one more step for the result so far."""
         assert of.schema is not None
         name = self.tokens.pop(0)
         assert self.take(",")

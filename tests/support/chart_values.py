@@ -1,4 +1,4 @@
-"""Eight sets of values that together use every value of the chart."""
+"""Eight sets of chart values that together use every value."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DENSE = str(ROOT / "examples" / "llama-7b-8gpu.yaml")
 
 
 def job(**changes: Any) -> dict[str, Any]:
-    """The dense example with fields replaced: ``training__globalBatchSize=100``."""
+    """Return the dense example with fields replaced: ``training__globalBatchSize=100``."""
     data: dict[str, Any] = yaml.safe_load(Path(DENSE).read_text())
     for path, value in changes.items():
         *parents, name = path.split("__")

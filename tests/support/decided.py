@@ -20,7 +20,7 @@ SAVED = {"checkpoint_samples": 320, "checkpoint_format": "deepspeed", "steps": 3
 
 
 def launched(job: Job | None = None) -> SimulatedCluster:
-    """A cluster whose job has probed, and whose first train run is running."""
+    """Return a cluster whose job has probed and runs its first train run."""
     return probed(job) if job else deepcopy(_ordinary())
 
 
@@ -81,6 +81,6 @@ def condition(cluster: SimulatedCluster, kind: str) -> dict[str, Any]:
 
 
 def last(cluster: SimulatedCluster) -> dict[str, Any]:
-    """The newest attempt."""
+    """Return the latest attempt."""
     attempt: dict[str, Any] = cluster.status["attempts"][-1]
     return attempt

@@ -27,7 +27,7 @@ def why_not() -> str | None:
 def emulate(
     script: Path, *options: str, arguments: tuple[str, ...] = (), limit: int = 400
 ) -> tuple[int, dict[str, Any]]:
-    """Run `memtune emulate` on a script: its exit code and its JSON."""
+    """Run `memtune emulate` on a script; return its exit code and JSON."""
     command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
     done = subprocess.run(
         [*command, str(PYTHON), str(script), *arguments],

@@ -15,7 +15,7 @@ _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) -> Path:
-    """A job of examples/ on an emulated H100, with blocks of its spec replaced."""
+    """Return a job of examples/ on an emulated H100, with blocks of its spec replaced."""
     documents = yaml.safe_load_all((_EXAMPLES / f"{name}.yaml").read_text())
     body = next(each for each in documents if each["kind"] == "MemoryTunedJob")
     body["spec"] |= {"resources": {"gpuProduct": "h100-80gb", "device": "emulated", **resources}, **spec}

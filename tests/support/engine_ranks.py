@@ -1,4 +1,4 @@
-"""One rank of the engine's contract suite: trains a small decoder under plan after plan, in one process each.
+"""One rank of the engine's contract suite: trains a small decoder under one plan after another.
 
 ``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes the result of each task to
 DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there), ``PLAN from DIR``
@@ -33,7 +33,7 @@ from memtune_runner.rank.settings import Settings
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
 VOCABULARY, LENGTH, LAYERS = 64, 8, 4
 GLOBAL_BATCH, STEPS, LR, MAX_NORM = 8, 20, 3e-3, 1.0
-SHORT_BATCH = 5  # every fifth batch, so that with four ranks one has no rows
+SHORT_BATCH = 5  # every fifth batch; one of four ranks then has no rows
 IGNORED = -100
 # Also trained from a checkpoint in the middle.
 RESUMED = ("fp32-ddp-every2-mb2x2", "fp32-fsdp-none-mb4x1", "fp32-z1-none-mb1x4", "fp32-z3-none-mb2x2")
@@ -79,7 +79,7 @@ def loss_of(model: nn.Module, micro: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def global_batches(steps: int = STEPS) -> Iterator[dict[str, torch.Tensor]]:
-    """The same on every rank; one row has no label at all, and others lack some."""
+    """Yield the same batches on every rank; one row has no labels, others lack some."""
     generator = torch.Generator().manual_seed(11)
     for step in range(steps):
         rows = SHORT_BATCH if step % 5 == 4 else GLOBAL_BATCH
@@ -195,7 +195,7 @@ def main(directory: Path, rank: int, world: int, device: Device, tasks: list[str
     for task in tasks:
         try:
             results[task] = done(task, rank, world, device, directory)
-        except (Exception, CheckpointException):  # the latter is no Exception
+        except (Exception, CheckpointException):  # the latter is not an Exception
             results[task] = {"error": traceback.format_exc()}
         if rank == 0:
             (directory / "results.json").write_text(json.dumps(results))

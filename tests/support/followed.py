@@ -40,7 +40,7 @@ def save_tiny_model(directory: Path) -> None:
 
 
 def fine_tune(directory: Path) -> list[str]:
-    """The arguments of examples/scripts/finetune.py for a LoRA of a tiny model on a file of texts."""
+    """Return the arguments of examples/scripts/finetune.py for a LoRA of a tiny model on a text file."""
     texts = directory / "train.jsonl"
     save_tiny_model(directory / "model")
     texts.write_text('{"text": "one two three"}\n' * 32)

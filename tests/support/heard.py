@@ -1,4 +1,4 @@
-"""A simulated cluster whose events are objects, as the API server has them."""
+"""A simulated cluster that stores events as objects, like the API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Heard(SimulatedCluster):
 
 
 def heard_to_its_end() -> Heard:
-    """A small job that has succeeded, with two probes, of which one fits without its headroom."""
+    """Return a small job that succeeded after two probes, one of which fits only without its headroom."""
     resources = {"gpusPerNode": 1, "gpuMemory": "8500Mi", "device": "virtual"}
     cluster = Heard(make_job(tuning={"maxProbes": 2}, resources=resources))
     for _ in range(4):

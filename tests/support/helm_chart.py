@@ -1,4 +1,4 @@
-"""The chart, rendered by Helm's own library, without a cluster."""
+"""Renders the chart with Helm's own library, without a cluster."""
 
 from __future__ import annotations
 

@@ -89,10 +89,10 @@ class History:
                 pod.report = replace(pod.report, **changes)
                 self.reported[run].add(pod.report.memory.peak_reserved_bytes or 0)
 
-    # The promises.
+    # The invariants.
 
     def check(self) -> None:
-        """Everything that holds at any moment."""
+        """Check every invariant that holds at any moment."""
         cluster = self.cluster
         if not cluster.status:
             return
@@ -115,7 +115,7 @@ class History:
         self._check_new_runs()
 
     def _planned(self) -> list[dict[str, Any]]:
-        """The runs that execute a plan."""
+        """Return the runs that execute a plan."""
         return [record for record in self.cluster.records() if "plan" in record]
 
     def _alive(self, kind: RunKind) -> int:
@@ -137,7 +137,7 @@ class History:
         assert spent <= cluster.job.max_gpu_seconds + slack, "the GPU budget was exceeded"
 
     def _check_new_runs(self) -> None:
-        """No run is recorded on a plan that takes as much as one that ran out of memory."""
+        """Check that no run is recorded on a plan that needs as much as one that ran out of memory."""
         records = self._planned()
         new = [record for record in records if record["name"] not in self.known]
         if any(record["name"].endswith("-train-1") for record in new):

@@ -21,7 +21,7 @@ def job_of_a_job_set() -> dict[str, Any]:
 
 
 def made(name: str, uid: str, owner: str) -> dict[str, Any]:
-    """The metadata of one object in the chain."""
+    """Return the metadata of one object in the ownership chain."""
     return {
         "name": name,
         "uid": uid,

@@ -154,7 +154,7 @@ def _refuse(sentence: str) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The whole run. tmp_path is below the same directory."""
+    """Isolate the whole run. tmp_path is below the same directory."""
     with kept_apart(tmp_path_factory.getbasetemp()):
         yield
 

@@ -19,7 +19,7 @@ _MATCHED = re.compile(r"[{,]\s*(\w+)\s*(?:=~|!~|!=|=)")
 
 
 def recorded() -> set[str]:
-    """The names that the rules record."""
+    """Return the names that the rules record."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
 
@@ -45,6 +45,6 @@ def names_in(query: str) -> set[str]:
 
 
 def labels_in(query: str) -> set[str]:
-    """The labels that a query groups or selects by."""
+    """Return the labels that a query groups or selects by."""
     grouped = {label.strip() for group in _BY.findall(query) for label in group.split(",")}
     return grouped | set(_MATCHED.findall(query))

@@ -116,7 +116,7 @@ class Place:
     def start(
         self, *words: str, ranks: int = 1, node: int = 0, nodes: int = 1, told: Mapping[str, str] | None = None
     ) -> Launch:
-        """Start a launcher as the operator's command does; an empty variable is left out."""
+        """Start a launcher as the operator's command does; an empty variable is unset."""
         files = self.directory / f"node-{node}"
         files.mkdir(exist_ok=True)
         variables = {

@@ -14,7 +14,7 @@ _END_OF_STEP = "end of step"
 
 
 class Seen(NamedTuple):
-    """One step's peak, and what is left at its end."""
+    """One step's peak, and the bytes left at its end."""
 
     peak_bytes: int
     end_bytes: int

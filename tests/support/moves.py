@@ -261,7 +261,7 @@ def _jump(history: History, number: int) -> None:
 
 
 def _stray(history: History, number: int) -> None:
-    """Pods that carry the job's uid and belong to nothing it knows."""
+    """Create pods with the job's uid that belong to none of its runs."""
     run = ("tiny-probe-77", "tiny-train-1", "tiny-probe-1")[number % 3]
     uid = f"stray-uid-{number}-{history.cluster.now}"
     pod = Pod(f"stray-{number}", uid, run, number % 3, "bf16-z1-none-mb1x16", is_stray=True)

@@ -1,4 +1,4 @@
-"""The Pod Security Standard `restricted` as Kubernetes publishes it, control by control.
+"""The Pod Security Standard `restricted`, control by control.
 
 Written from https://kubernetes.io/docs/concepts/security/pod-security-standards/, independent of the operator's code.
 It includes the controls of `baseline`, since the levels are cumulative.
@@ -33,7 +33,7 @@ APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def violations(spec: Manifest, annotations: Manifest | None = None) -> list[str]:
-    """Each control that a pod of this spec violates, with the place."""
+    """Return each control that a pod spec violates, with the place."""
     return [*_of_pod(spec, annotations or {}), *_of_containers(spec)]
 
 

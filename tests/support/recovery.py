@@ -55,7 +55,7 @@ def trainer(runner: Path, device: Device) -> Train:
 
 
 def losses(launch: Launch) -> dict[int, float]:
-    """The loss of each step that a launch printed."""
+    """Return the loss of each step that a launch printed."""
     found = re.findall(r"step (\d+) loss ([\d.]+)", launch.stdout)
     return {int(step): float(loss) for step, loss in found}
 

@@ -42,7 +42,7 @@ class Whole:
         self.losses = self.train(self.plan, self.world, self.store, ATTEMPT="0")
 
     def train(self, plan: str, world: int, store: Path, **variables: str) -> dict[int, float]:
-        """The loss of each step that was made."""
+        """Return the loss of each step that was made."""
         directory = store.with_name(f"{store.name}-ranks")
         directory.mkdir()
         variables = {"INTEGRATION": self.integration, "CHECKPOINT_PATH": str(store), **variables}

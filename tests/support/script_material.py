@@ -96,7 +96,7 @@ def _paraphrase(row: int) -> dict[str, Any]:
 
 
 def save_llama(directory: Path) -> Path:
-    """A decoder with random weights, and a tokenizer of bytes beside it."""
+    """Save a decoder with random weights and a byte tokenizer."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

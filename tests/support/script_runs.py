@@ -53,14 +53,14 @@ class Ended:
         return (last.resumed_samples or 0) + (last.steps or 0) * self.global_batch
 
     def check_applied(self) -> None:
-        """Each attempt trained as its plan says."""
+        """Check that each attempt applied its plan."""
         for attempt, report in zip(self.status["attempts"], self.reports, strict=True):
             assert not mismatch(Plan.parse(attempt["plan"]), report.applied, 1, False)
             assert report.applied.micro_batch
 
 
 def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: Any) -> dict[str, Any]:
-    """A job of one virtual GPU that runs ``command`` on ``plan``; ``spec`` are further blocks of its spec."""
+    """Return a job of one virtual GPU that runs ``command`` under ``plan``; ``spec`` adds blocks to its spec."""
     container = {"name": "trainer", "image": "registry.example.com/training", "command": command}
     body = {
         "model": {"hfConfig": HF_CONFIG},
@@ -82,7 +82,7 @@ def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
 
 
 def python(script: Path, *arguments: object, packages: Path = PACKAGES) -> None:
-    """Run a script with the packages of the programs."""
+    """Run a script with the programs' packages."""
     subprocess.run([sys.executable, str(script), *map(str, arguments)], env=_environment(packages), check=True)
 
 

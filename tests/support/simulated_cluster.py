@@ -43,7 +43,7 @@ def predicted(job_key: str, plan: str, trace: str) -> tuple[int, float]:
 
 @dataclass
 class Pod:
-    """One pod as the API server has it."""
+    """A pod as the API server has it."""
 
     name: str
     uid: str
@@ -163,7 +163,7 @@ class SimulatedCluster:
     # The API server.
 
     def observe(self) -> Observed:
-        """All that an operator sees, as one snapshot."""
+        """Return everything that an operator sees, as one snapshot."""
         runs: dict[str, list[PodObservation]] = {}
         for pod in self.pods.values():
             runs.setdefault(pod.run, []).append(pod.seen())
@@ -191,7 +191,7 @@ class SimulatedCluster:
         self.watched = there
 
     def records(self) -> list[dict[str, Any]]:
-        """Every recorded run."""
+        """Return every recorded run."""
         trace = self.status.get("trace")
         lists = (self.status.get(name, []) for name in ("emulations", "probes", "attempts"))
         return [*([trace] if trace else []), *(record for each in lists for record in each)]
@@ -205,7 +205,7 @@ class SimulatedCluster:
         return True
 
     def post(self, run: Run | TraceRun) -> None:
-        """Create what is missing of a run, unless it is refused."""
+        """Create what is missing of a run, unless it is rejected."""
         name = run_name(self.job.metadata.name, run.kind, run.number)
         if self.refusal:
             return
@@ -249,7 +249,7 @@ class SimulatedCluster:
     # The operator.
 
     def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
-        """One turn of the operator: observe, decide, write, act. It is killed after ``cut`` of these actions."""
+        """Run one turn of the operator: observe, decide, write, act. It crashes after ``cut`` of these actions."""
         observed, version = self.observe(), self.version
         decision = decide(self.job, observed, self.now + self.skew, self.search)
         self.wake_after = decision.wake_after_seconds
@@ -274,7 +274,7 @@ class SimulatedCluster:
         return decision
 
     def reconcile(self) -> None:
-        """Turns of the operator until nothing changes any more."""
+        """Run turns of the operator until nothing changes any more."""
         for _ in range(20):
             before = self._books()
             self.step()

@@ -9,7 +9,7 @@ from memtune.api.job import Job
 
 
 def make_job(nodes: int = 1, **spec: Any) -> Job:
-    """A job of this many nodes with one GPU each; ``spec`` replaces whole blocks of its spec, tuning field by field."""
+    """Return a job of this many one-GPU nodes; ``spec`` replaces blocks of its spec, and tuning field by field."""
     tuning = {
         "space": {"zeroStages": [1, 3], "checkpointing": ["none", "full"], "backends": ["deepspeed"]},
         "maxProbes": 5,

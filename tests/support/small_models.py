@@ -58,7 +58,7 @@ class FusedAttention(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token visits one expert: shapes that depend on the data."""
+    """Each token visits one expert, so shapes depend on the data."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Recurrent(nn.Module):
 
 
 class Case(NamedTuple):
-    """One model, its inputs, and whether the count must be exact.
+    """A model, its inputs, and whether its count must be exact.
 
     It is not exact if the CPU's kernels use temporaries (convolutions, group norm, flash attention). If several
     gradients add up in one tensor, a dispatch mode makes torch hold one more: ``excess_bytes``.
@@ -141,7 +141,7 @@ def _image(block: Callable[[], nn.Module], exact: bool) -> Case:
 
 def _encoder_layer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
-    layer.self_attn.dropout = 0.0  # the virtual GPU attends with dropout as a GPU does, not as the CPU
+    layer.self_attn.dropout = 0.0  # the virtual GPU's dropout in attention is a GPU's, not the CPU's
     return layer
 
 
@@ -168,7 +168,7 @@ class Trained(NamedTuple):
 
 
 def alone(model: nn.Module) -> Trained:
-    """One rank and plain torch."""
+    """Train on one rank with plain torch."""
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
 
     def step() -> None:

@@ -58,7 +58,7 @@ class Sketch:
         self.event(events.GRADIENT, tensor)
 
     def block(self, number: int, hidden: int) -> tuple[int, list[int]]:
-        """Hidden to inner (a product, saved), inner to hidden (a product): input and inner are saved."""
+        """Hidden to inner, then inner to hidden, both products: input and inner are saved."""
         self.inputs.append([hidden])
         self.event(events.ENTER, number)
         saves = [self.save(hidden)]

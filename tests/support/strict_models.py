@@ -17,7 +17,7 @@ def validate(value: Any, kind: str, where: str) -> None:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
             validate(item, inner[2], f"{where}[{key}]")
-    elif kind == "object":  # A number or a name; the client leaves those open.
+    elif kind == "object":  # a number or a string; the client leaves these open
         assert isinstance(value, (str, int)), f"{where}: {value!r} is neither text nor number"
     elif kind in SCALARS:
         assert isinstance(value, SCALARS[kind]), f"{where}: {value!r} is not a {kind}"
@@ -32,6 +32,6 @@ def validate_model(value: Any, model: Any, where: str) -> None:
     assert not set(value) - set(fields), f"{where}: {set(value) - set(fields)} unknown to {model.__name__}"
     for name, item in value.items():
         validate(item, fields[name], f"{where}.{name}")
-    # The constructor knows which fields are required.
+    # The constructor knows the required fields.
     names = {wire: name for name, wire in model.attribute_map.items()}
     model(**{names[wire]: item for wire, item in value.items()})

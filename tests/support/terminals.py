@@ -15,7 +15,7 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what was written to it."""
+    """A terminal that keeps its output."""
 
     encoding = "utf-8"
 

@@ -11,7 +11,7 @@ ARCHITECTURE = {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocab
 
 
 def tiny_rehearsal(batch: int, **spec: Any) -> dict[str, Any]:
-    """The job as a user would write it."""
+    """Return the job as a user would write it."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -74,7 +74,7 @@ def ended_well(**status: Any) -> dict[str, Any]:
 
 
 def two_objectives() -> dict[str, Any]:
-    """The same job with both objectives: its two measured plans are a front."""
+    """Return the same job with both objectives, whose two measured plans form a Pareto front."""
     job = told_job(front=[2, 1])
     job["spec"]["tuning"] |= {"objectives": ["throughput", "memory"], "slack": "5%"}
     return job
@@ -87,7 +87,7 @@ def without_end(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def still_probing() -> dict[str, Any]:
-    """The same job while its third probe ran."""
+    """Return the same job during its third probe."""
     probes = _STATUS["probes"]
     return told_job(
         phase="Probing",

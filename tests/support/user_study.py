@@ -39,7 +39,7 @@ def measured_study(sampler: MemTuneSampler, storage: str | None = None, trials: 
 
 
 def truth(sampler: MemTuneSampler, plan: Plan) -> tuple[float, float]:
-    """Bytes and tokens per second: a fifth more memory than predicted, and a third less speed."""
+    """Return bytes and tokens per second: a fifth more memory and a third less speed than predicted."""
     found = sampler.state([]).model.predict(plan)
     return found.device.expected * 1.2, found.tokens_per_second.expected / 1.5
 

@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
 def run(
     script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+    """Run a script under a plan on ``world`` ranks; ``variables`` without their prefix MEMTUNE_."""
     return run_by(WORKER, script, plan, directory, world, arguments, **variables)
 
 

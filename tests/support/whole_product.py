@@ -45,7 +45,7 @@ def _job(device: Device, directory: Path) -> dict[str, Any]:
 
 
 def gets_up_again(device: Device, directory: Path) -> None:
-    """`memtune run` probes, launches, runs out of memory in the middle, and trains to the end on a smaller plan."""
+    """Check that `memtune run` probes, launches, runs out of memory, and finishes on a smaller plan."""
     file = directory / "job.yaml"
     file.write_text(json.dumps(_job(device, directory)))  # JSON is YAML, too
     status = run_to_the_end(file, directory / "state", seconds=900)

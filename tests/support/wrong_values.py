@@ -63,4 +63,4 @@ def _right(schema: Schema, number: int) -> Any:
         return schema["enum"][number % len(schema["enum"])]
     if schema["type"] == "integer":
         return schema["minimum"] + number % (schema["maximum"] - schema["minimum"] + 1)
-    return f"every-{number + 2}"  # a mode of checkpointing, and a name
+    return f"every-{number + 2}"  # a checkpointing mode, and a name

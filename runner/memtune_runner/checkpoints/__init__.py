@@ -1,4 +1,4 @@
-"""Checkpoints: fenced by attempt, completed by a manifest, resumed across plans."""
+"""Checkpoints: fenced by attempt, completed by a manifest, and resumable under another plan."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
 
 
 def last_completed() -> Checkpoint | None:
-    """The newest checkpoint that this process saw completed; None before the first."""
+    """Return the newest checkpoint that this process saw completed; None before the first."""
     return Store.last_completed
 
 
 def newest_known(settings: Settings) -> Checkpoint | None:
-    """The newest complete checkpoint that this process knows of: its own last one, else the one it resumed from."""
+    """Return the newest complete checkpoint that this process knows: its own last one, else the resumed one."""
     found = last_completed()
     if found is None and settings.resume_from is not None:
         with suppress(ManifestError):

@@ -20,11 +20,11 @@ from memtune_runner.checkpoints.store import Checkpoint, discard
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert as the command line says; print the directory to resume from. 0 is done, 2 is refused."""
+    """Convert as the command line says and print the directory to resume from. Returns 0, or 2 if it cannot."""
     options = _parser().parse_args(arguments)
     try:
         source = Checkpoint(options.source, manifests.read(options.source))
-        # The libraries tell of their progress on stdout, where the result is looked for.
+        # Libraries print progress to stdout, where callers look for the result.
         with redirect_stdout(sys.stderr):
             directory = converted(source, options.plan, options.world or source.manifest.world)
     except (ManifestError, ValueError) as error:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def converted(source: Checkpoint, plan: Plan, world: int) -> Path:
-    """The directory from which ``plan`` can go on: the source's own, or one made of it beside it."""
+    """Return a directory that ``plan`` can resume from: the source's own, or a conversion beside it."""
     manifest = source.manifest
     same_world = manifest.world == world
     entry = resumption(manifest.format, manifest.plan, plan, same_world)
@@ -52,7 +52,7 @@ def converted(source: Checkpoint, plan: Plan, world: int) -> Path:
 
 
 def _convert_beside(source: Checkpoint, target: Path) -> None:
-    """Write to a hidden directory, complete it there and rename it: whoever looks sees all of it or nothing."""
+    """Convert into a hidden directory, complete it and rename it, so that readers see all or nothing."""
     from memtune_runner.checkpoints import universal
 
     hidden = target.with_name(f".{target.name}.{os.getpid()}")

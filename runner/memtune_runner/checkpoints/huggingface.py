@@ -1,6 +1,6 @@
-"""Checkpoints of transformers' Trainer and of accelerate, which neither writes in one piece.
+"""Makes checkpoints of transformers' Trainer and of accelerate atomic.
 
-A save becomes complete by its manifest, and what it replaces is deleted only then.
+A manifest completes a save, and only then is the previous checkpoint deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Inherited = Callable[..., Any]
 
 
 def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: Callable[[], bool]) -> Inherited:
-    """The wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints, by a limit.
+    """Return the wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints by a limit.
 
     ``keeps`` tells whether the next attempt may resume from a save.
     """
@@ -32,7 +32,7 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: 
         output_dir = Path(asked) if is_kept else _apart(Path(asked))
         directory = output_dir / f"checkpoint-{trainer.state.global_step}"
         begin(directory)
-        # The Trainer would delete the previous checkpoint while this one is not complete yet.
+        # The Trainer would delete the previous checkpoint before this one is complete.
         limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
         trainer.args.output_dir = str(output_dir)
         try:
@@ -50,16 +50,16 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: 
 
 
 def _apart(output_dir: Path) -> Path:
-    """Where saves go that are not resumed from: not in the place, nor under the limit, of those that are."""
+    """Return where saves go that are never resumed from: outside the path and the limit of those that are."""
     is_shared = any(is_complete(path) for path in output_dir.glob("checkpoint-*"))
     return output_dir / "not-resumed" if is_shared else output_dir
 
 
 def state_of_plan(settings: Settings) -> Inherited:
-    """The wrapper of ``TrainerState.load_from_json``: a downgraded plan must not get its old micro-batch back.
+    """Return the wrapper of ``TrainerState.load_from_json``, which keeps the old micro-batch from a downgraded plan.
 
-    transformers restores the one that was stored over the new argument, depending on the release in all cases or in
-    some (huggingface/transformers, pull requests 27568 and 43770).
+    Depending on the release, transformers restores the stored value over the new argument always or in some cases
+    (huggingface/transformers, pull requests 27568 and 43770).
     """
 
     def load_from_json(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
@@ -71,11 +71,11 @@ def state_of_plan(settings: Settings) -> Inherited:
 
 
 def resume_from(settings: Settings, asked: Any) -> Any:
-    """What ``Trainer.train`` resumes from, whatever the script asks for: never what was not completed."""
+    """Return what ``Trainer.train`` resumes from: never an incomplete checkpoint, whatever the script asks for."""
     if settings.resume_from is not None:
         return str(settings.resume_from)
     if not asked:
-        return None  # $(MEMTUNE_RESUME_FROM) is empty for a fresh start, and some releases only test for None
+        return None  # $(MEMTUNE_RESUME_FROM) is empty for a fresh start, but some releases only test for None
     root = settings.checkpoint_path
     if root is None or settings.is_probe:
         return asked
@@ -87,16 +87,16 @@ def resume_from(settings: Settings, asked: Any) -> Any:
 
 
 def accelerate_save(settings: Settings, samples: Callable[[], int]) -> Inherited:
-    """The wrapper of ``Accelerator.save_state``. ``samples`` counts those behind the weights, over all ranks."""
+    """Return the wrapper of ``Accelerator.save_state``. ``samples`` counts the samples trained over all ranks."""
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         project = accelerator.project_configuration
         target = _next_target(accelerator) if project.automatic_checkpoint_naming else Path(output_dir)
         refuse_root(settings, target)
-        # What is there already stays the newest until its successor is complete.
+        # The existing checkpoint stays the newest until its successor is complete.
         directory = target.with_name(f"{target.name}-next") if is_complete(target) else target
         begin(directory)
-        # accelerate would delete old checkpoints before it writes the new one.
+        # accelerate would delete old checkpoints before writing the new one.
         limit, project.total_limit = project.total_limit, None
         try:
             with phases.during(Phase.SAVE):
@@ -113,12 +113,12 @@ def accelerate_save(settings: Settings, samples: Callable[[], int]) -> Inherited
 
 
 def accelerate_load(settings: Settings) -> Inherited:
-    """The wrapper of ``Accelerator.load_state``: what was resolved is loaded, whatever the script has found."""
+    """Return the wrapper of ``Accelerator.load_state``: it loads the resolved checkpoint, whatever the script found."""
 
     def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
         result = inherited(accelerator, resolved, *args, **kwargs)
-        # How many micro-batches the saved plan had counted: under another accumulation the first step would be short.
+        # The saved plan's count of micro-batches: under another accumulation the first step would be short.
         accelerator.step = 0
         return result
 
@@ -126,7 +126,7 @@ def accelerate_load(settings: Settings) -> Inherited:
 
 
 def _next_target(accelerator: Any) -> Path:
-    """Where accelerate saves next: it counts from 0 in every attempt, and its limit takes the lowest for the oldest."""
+    """Return accelerate's next directory: it counts from 0 in every attempt and takes the lowest as the oldest."""
     folder, project = Path(accelerator.project_dir) / "checkpoints", accelerator.project_configuration
     last = max((_number(path) for path in _numbered(folder) if is_complete(path)), default=-1)
     project.iteration = max(project.iteration, last + 1)
@@ -134,7 +134,7 @@ def _next_target(accelerator: Any) -> Path:
 
 
 def _put_in_place(successor: Path, target: Path) -> str:
-    """Replace a checkpoint by its successor; between the two steps the successor is found under its own name."""
+    """Replace a checkpoint by its successor, which between the two renames is found under its own name."""
     ranks = current_ranks()
     if ranks.rank == 0:
         discard(target)

@@ -1,7 +1,6 @@
-"""Checkpoints of Lightning's Trainer and of Fabric, a second time where the next attempt looks for them.
+"""Saves checkpoints of Lightning's Trainer and of Fabric a second time, in the job's store for the next attempt.
 
-Both save files or directories wherever the script wants them, overwrite them and delete them. What is resumed from is
-saved beside, in the job's own store.
+Both write files or directories wherever the script wants, overwrite them and delete them.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from memtune_runner.rank.ranks import own_directory
 from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
-# Where no strategy shards, a checkpoint is one file.
+# Without a sharding strategy, a checkpoint is one file.
 _FILE = "checkpoint.ckpt"
 _NEWEST = "last"
 
 
 def trainer_save(settings: Settings, keeps: Callable[[], bool]) -> Inherited:
-    """The wrapper of ``Trainer.save_checkpoint``. ``keeps`` tells whether the next attempt may resume from a save."""
+    """Return the wrapper of ``Trainer.save_checkpoint``. ``keeps`` tells whether an attempt may resume from it."""
 
     def save_checkpoint(
         inherited: Inherited, trainer: Any, filepath: Any, weights_only: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         with phases.during(Phase.SAVE):
             inherited(trainer, filepath, weights_only, *args, **kwargs)
-        # After an exception the other ranks may be elsewhere, and the weights within a step.
+        # After an exception other ranks may be elsewhere, and the weights may be in mid-step.
         if not weights_only and trainer.state.fn.value == "fit" and not trainer.interrupted and keeps():
             keep(settings, lambda path: inherited(trainer, path), _samples(trainer, settings))
 
@@ -43,17 +42,17 @@ def trainer_save(settings: Settings, keeps: Callable[[], bool]) -> Inherited:
 
 
 def _samples(trainer: Any, settings: Settings) -> int:
-    """The samples behind a Trainer's weights, by its own count of steps.
+    """Return the samples that a Trainer has trained, by its own step count.
 
-    The watch also counts those of a search for a learning rate, which are undone. A loop that steps by itself counts
-    each of its optimizers.
+    The watch also counts the steps of a learning-rate search, which are undone. A loop with manual optimization counts
+    every optimizer.
     """
     steps: int = trainer.global_step // max(len(trainer.optimizers), 1)
     return steps * settings.global_batch
 
 
 def keep(settings: Settings, write: Callable[[Path], None], samples: int) -> None:
-    """Save what the next attempt goes on from, once for each step."""
+    """Save a checkpoint for the next attempt, once per step."""
     newest = Store.last_completed
     if settings.checkpoint_path is None or settings.is_probe or samples <= settings.resume_samples:
         return
@@ -64,7 +63,7 @@ def keep(settings: Settings, write: Callable[[Path], None], samples: int) -> Non
 
 
 def save_aside(inherited: Inherited, owner: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-    """The wrapper of both saves in a probe: nobody may resume from what is only saved to be measured."""
+    """The wrapper of both saves in a probe: a save that is only measured must not be resumed from."""
     directory = (own_directory(os.environ) or Path(tempfile.gettempdir())) / "probe-checkpoint"
     directory.mkdir(parents=True, exist_ok=True)
     with phases.during(Phase.SAVE):
@@ -72,7 +71,7 @@ def save_aside(inherited: Inherited, owner: Any, path: Any, *args: Any, **kwargs
 
 
 def resume_from(settings: Settings, asked: Any) -> Any:
-    """What ``Trainer.fit`` resumes from, whatever the script asks for: never what was not completed."""
+    """Return what ``Trainer.fit`` resumes from: never an incomplete checkpoint, whatever the script asks for."""
     if settings.resume_from is not None:
         return str(_in(settings.resume_from, settings))
     found = _resume_from(settings, asked == _NEWEST or asked)

@@ -1,6 +1,6 @@
-"""Whether the checkpoint that a run resumes from was loaded: nobody but the script, or its library, can do that.
+"""Detects whether the script, or its library, loaded the checkpoint that the run resumes from.
 
-It counts as loaded once a file of weights or of an optimizer was opened, by torch, a library or the script itself.
+It counts as loaded once torch, a library or the script opened a file of weights or optimizer states.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from memtune_runner.rank.settings import Settings
 
 _TENSORS = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".metadata", ".safetensors", ".pkl")
-# What lies beside them without a tensor in it, however large.
+# Files beside them that hold no tensors, however large.
 _OTHERS = (".json", ".jsonl", ".md", ".txt", ".jinja", ".yaml", ".yml", ".toml", ".py", ".log", ".csv")
 _TOKENIZERS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-_LEAST_BYTES = 4096  # of a file of any other kind: less is a note of the script's, such as its step
+_LEAST_BYTES = 4096  # smaller files of other types are notes of the script, such as its step
 
 _REMEDIES = {
     "env": "load it from $MEMTUNE_RESUME_FROM before the training",
@@ -34,7 +34,7 @@ _REMEDIES = {
 
 
 class CheckpointLoad:
-    """What this process has opened of one checkpoint. Tell it of files that Python does not open itself."""
+    """What this process opened of one checkpoint. Report files that Python does not open itself with ``opened``."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
         self._settings, self._directory = settings, directory
@@ -44,53 +44,53 @@ class CheckpointLoad:
 
     @classmethod
     def of(cls, settings: Settings) -> CheckpointLoad | None:
-        """That of a run; None where it begins at step 0."""
+        """Return that of a run; None if it starts at step 0."""
         return cls(settings, settings.resume_from) if settings.resume_from is not None else None
 
     def watch(self) -> None:
         """Follow the files that this process opens from now on.
 
-        Python takes no audit hook back: to the end of a run that resumes, each audited event, such as ``id()`` or an
-        import, costs half a microsecond more. A wrapper of ``open`` could be taken back, but would not see
-        ``os.open``, nor an ``open`` that a module has imported before.
+        Audit hooks cannot be removed: until a resumed run ends, each audited event, such as ``id()`` or an import,
+        costs half a microsecond more. A wrapper of ``open`` could be removed but would miss ``os.open`` and any
+        ``open`` that a module imported before.
         """
         self._is_watching = True
         sys.addaudithook(self._heard)
 
     def stop(self) -> None:
-        """Follow them no longer; Python takes no audit hook back."""
+        """Stop following; the audit hook itself cannot be removed."""
         self._is_watching = False
 
     def opened(self, path: Any) -> None:
-        """A file is opened to be read."""
+        """Record that a file was opened for reading."""
         if self.is_done or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.path.realpath(os.fsdecode(path))
         self.is_done = name.startswith(self._prefix) and _holds_tensors(name)
 
     def weights_opened(self, path: Any) -> None:
-        """safetensors reads a file; what accelerate saves is more than weights, and load_state opens the rest."""
+        """Record a read by safetensors; a state saved by accelerate has more files, which load_state opens."""
         if self._settings.integration != "accelerate":
             self.opened(path)
 
     @property
     def samples(self) -> int:
-        """The samples that the training goes on after: none while nothing was loaded."""
+        """The samples that the training continues after: 0 until something was loaded."""
         return self._settings.resume_samples if self.is_done else 0
 
     @property
     def missing(self) -> str:
-        """What to say of a training that begins without it."""
+        """The message for a training that starts without loading."""
         return self._message("the script trains without having loaded")
 
     @property
     def unused(self) -> str:
-        """What to say of a script that ended without it, and without training."""
+        """The message for a script that ended without loading and without training."""
         return self._message("the script ended without an optimizer step and without having loaded")
 
     def _message(self, what: str) -> str:
         samples, remedy = self._settings.resume_samples, _REMEDIES[self._settings.integration]
-        # The directory comes last, since it may be long and the message of a run is cut.
+        # The directory comes last: it may be long, and messages are cut.
         return f"{what} the checkpoint of {samples} samples: {remedy}; it is {self._directory}"
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
@@ -99,7 +99,7 @@ class CheckpointLoad:
 
 
 def _holds_tensors(name: str) -> bool:
-    """Whether a file is one of weights or of an optimizer, as far as its name and its size show."""
+    """Whether a file holds weights or optimizer states, judging by its name and size."""
     if name.endswith((*_OTHERS, *_TOKENIZERS)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: written last, it makes the directory beside it a complete checkpoint."""
+"""The manifest of a checkpoint: written last, it makes its directory a complete checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from memtune.plans.resume import Format
 
 FILE_NAME = "memtune-manifest.json"
 VERSION = 1
-# Sizes of some ten thousand files of shards; whatever is larger was not written here.
+# Enough for the sizes of some ten thousand shards; a larger file was not written here.
 _LARGEST_BYTES = 16 * 1024 * 1024
 
 
 class ManifestError(ValueError):
-    """A directory without a manifest that holds. The message says why."""
+    """A directory without a valid manifest. The message says why."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a complete checkpoint holds: the place in the training, what wrote it, and the size of each file."""
+    """What a complete checkpoint holds: its place in the training, what wrote it, and the size of each file."""
 
     step: int
     samples: int
@@ -36,7 +36,7 @@ class Manifest:
 
 
 def write(directory: Path, manifest: Manifest) -> None:
-    """Complete the checkpoint: after this, and not before, it is there."""
+    """Write the manifest, which completes the checkpoint."""
     data = {
         "version": VERSION,
         "step": manifest.step,
@@ -58,7 +58,7 @@ def write(directory: Path, manifest: Manifest) -> None:
 
 
 def read(directory: Path) -> Manifest:
-    """The manifest of a checkpoint whose files are all there; raise ManifestError if one is not."""
+    """Read the manifest of a checkpoint; raise ManifestError if a file is missing or has another size."""
     path = directory / FILE_NAME
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -76,7 +76,7 @@ def read(directory: Path) -> Manifest:
 
 
 def sizes(directory: Path) -> dict[str, int]:
-    """The size in bytes of each file below the directory, but for manifests."""
+    """Return the size in bytes of each file below the directory, except manifests."""
     return {
         path.relative_to(directory).as_posix(): path.stat().st_size
         for path in sorted(directory.rglob("*"))
@@ -85,7 +85,7 @@ def sizes(directory: Path) -> dict[str, int]:
 
 
 def sync_files(directory: Path) -> None:
-    """Bring all files below the directory to the disk: a manifest must not outlive them when a node fails."""
+    """fsync all files below the directory: a manifest must not survive a node failure that they do not."""
     for path in directory.rglob("*"):
         if path.is_file():
             _sync(path)
@@ -95,7 +95,7 @@ def sync_files(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Bring the names in the directory to the disk."""
+    """fsync the directory's entries."""
     _sync(directory)
 
 
@@ -120,11 +120,11 @@ def _parsed(data: Any) -> Manifest:
     files = data["files"]
     if not files or not all(type(size) is int for size in files.values()):
         raise ValueError("files names no file and its size")
-    # A name that leads out of the directory is not one that was written here.
+    # A name that leads out of the directory was not written here.
     if any(name.startswith("/") or ".." in name.split("/") for name in files):
         raise ValueError("files names one outside its directory")
     counts = {name: _count(data[name], name) for name in ("step", "samples", "world", "attempt")}
-    # Older runners did not write whose checkpoint it is.
+    # Older runners did not record the job.
     job_uid = str(data.get("job_uid", ""))
     plan, checkpoint_format = Plan.from_json(data["plan"]), Format(data["format"])
     return Manifest(**counts, plan=plan, format=checkpoint_format, job_uid=job_uid, files=files)
@@ -137,7 +137,7 @@ def _count(value: Any, name: str) -> int:
 
 
 def accumulation_of(directory: Path, default: int) -> int:
-    """The accumulation of the plan that has written a checkpoint."""
+    """Return the accumulation of the plan that wrote a checkpoint."""
     try:
         return read(directory).plan.accumulation
     except ManifestError:

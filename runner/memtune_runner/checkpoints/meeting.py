@@ -1,10 +1,10 @@
-"""Where all ranks wait for each other in a save, and how a rank that will not come is noticed.
+"""A barrier for saves that detects a rank which will not come.
 
-Scripts often call ``checkpoint_saved`` or ``save_pretrained`` on rank 0 alone. In a barrier that rank would wait for
-the others, and they would wait for it in a collective of their next step. So the ranks meet by keys in
-torch.distributed's store. Each rank has a thread that looks there for a call that waits: if the rank has begun another
-backward pass since, it will not come, and the thread says so. The rank may stand still anywhere in its next step: on a
-GPU, it does when it asks for a value behind a collective.
+Scripts often call ``checkpoint_saved`` or ``save_pretrained`` on rank 0 alone. In a plain barrier, rank 0 would wait
+for the others while they wait for it in the next step's collective. So the ranks meet through keys in
+torch.distributed's store. A thread on each rank looks there for a waiting call: if its rank has begun another backward
+pass since, it announces that the rank will not come. The rank itself may be blocked anywhere in its next step, such as
+on a GPU value behind a collective.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from memtune.wire.report import Phase
 from memtune_runner.rank import phases, progress, shared_store
 from memtune_runner.rank.bad_input import BadInputError
 
-# As long as gloo's own barrier waits: another rank may still write a large shard.
+# gloo's own barrier waits as long: another rank may still write a large shard.
 LONGEST_WAIT_SECONDS = 1_800.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.5
-# A rank with more batches than the others may just have trained its last one, and be about to come.
+# A rank with more batches than the others may have trained its last one and be about to come.
 _SECOND_LOOK_SECONDS = 2.0
 _TRAINS = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP)
 _PREFIX = "memtune/saved"
 
-_calls = 0  # of this process; all ranks make the same ones
+_calls = 0  # of this process; all ranks make the same calls
 
 
 def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
-    """Wait until every rank has called this; raise BadInputError if one of them goes on without, or takes too long.
+    """Wait until every rank has called this; raise BadInputError if one goes on without it or takes too long.
 
-    ``called`` is the call as the script made it.
+    ``called`` is the call in the words of the script.
     """
     global _calls
     store = shared_store.of_all_ranks()
@@ -44,7 +44,7 @@ def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SE
     _calls += 1
     call = f"{_PREFIX}/{_calls}"
     store.set(f"{call}/came/{rank}", "")
-    if not phases.is_beside_training():  # else the script saves in the background, and trains meanwhile
+    if not phases.is_beside_training():  # otherwise the script saves in the background while it trains
         store.set(f"{call}/passes", str(progress.now().backward_passes))
     deadline, pause = time.monotonic() + longest_wait_seconds, _FIRST_PAUSE_SECONDS
     while missing := _without(store, f"{call}/came", range(world)):
@@ -61,9 +61,9 @@ def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SE
 
 
 class Lookout:
-    """The thread that tells the ranks that wait if this one has gone past their call; this one may stand still then.
+    """A thread that tells waiting ranks if this one has gone past their call, even while this one is blocked.
 
-    It is not the watchdog's, since the store may keep it waiting for what the training asks of the store.
+    It is not the watchdog's thread, since the store may block while the training uses it.
     """
 
     def __init__(self, period_seconds: float) -> None:
@@ -71,15 +71,15 @@ class Lookout:
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start looking."""
         threading.Thread(target=self._watch, name="memtune-lookout", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop looking."""
         self._ended.set()
 
     def _watch(self) -> None:
-        with suppress(RuntimeError):  # the store may have gone with its host
+        with suppress(RuntimeError):  # the store may be gone with its host
             while not self._ended.wait(self._period_seconds):
                 _look()
 
@@ -93,17 +93,17 @@ def _look() -> None:
 
 
 def leave() -> None:
-    """Tell the ranks that wait, or will wait, that this one makes no further call: its group, or its script, ends."""
+    """Announce that this rank makes no more calls, because its process group or script ends."""
     global _calls
     store = shared_store.of_all_ranks()
     if store is not None:
-        with suppress(RuntimeError):  # the store may have gone with its host
+        with suppress(RuntimeError):  # the store may be gone with its host
             _pass(store)
-        _calls += 1  # what a later group calls is another call
+        _calls += 1  # calls of a later group are different calls
 
 
 def reset() -> None:
-    """Back to the beginning of a run."""
+    """Reset to the start of a run."""
     global _calls
     _calls = 0
 
@@ -115,7 +115,7 @@ def _pass(store: Any) -> None:
 
 
 def _without(store: Any, prefix: str, ranks: range) -> list[int]:
-    """The ranks without a key below the prefix; one question where all have one."""
+    """Return the ranks without a key below the prefix; a single query if all have one."""
     keys = [f"{prefix}/{rank}" for rank in ranks]
     return [] if store.check(keys) else [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]
 

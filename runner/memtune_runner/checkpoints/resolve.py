@@ -1,4 +1,4 @@
-"""Finds what a train run goes on from, and has it converted where its plan needs that. Needs no torch."""
+"""Finds the checkpoint that a train run resumes from, and converts it if the plan needs that. Needs no torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Converter = Callable[[Checkpoint, Plan, int], Path]
 
 
 class NotResumableError(BadInputError):
-    """There is a checkpoint, and the plan cannot go on from it. The message names a plan that can."""
+    """A checkpoint exists, but the plan cannot resume from it. The message names a plan that can."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """The checkpoint that a run goes on from."""
+    """The checkpoint that a run resumes from."""
 
     directory: Path
     step: int
@@ -36,7 +36,7 @@ class Resumed:
 
 
 def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | None:
-    """Begin the attempt, and find the newest complete checkpoint that it goes on from; None starts from the beginning.
+    """Begin the attempt and return the newest complete checkpoint to resume from; None starts from the beginning.
 
     Call it on one node, before any worker starts. A probe starts from fresh weights and fences nobody.
     """
@@ -50,7 +50,7 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
     equals = _newest_equals(settings)
     if not equals:
         return None
-    # A conversion that was made before stands beside its source, with as many samples.
+    # An earlier conversion lies beside its source, with as many samples.
     for found in equals:
         if _entry(found.manifest, settings).way is Way.DIRECT:
             _tell_if_of_another_job(found, settings)
@@ -64,7 +64,7 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
 
 
 def _check_writable(path: Path) -> None:
-    """A probe finds it out as well: a plan that was measured for a training that cannot save is worth nothing."""
+    """Raise if the path is not writable. Probes check it too: measuring a plan that cannot save is pointless."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -77,7 +77,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _tell_if_of_another_job(found: Checkpoint, settings: Settings) -> None:
-    """A job that was made anew is meant to go on; one that only shares the directory would do so unnoticed."""
+    """Warn if another job wrote the checkpoint: a re-created job should resume, one that shares the path should not."""
     if found.manifest.job_uid not in ("", settings.job_uid):
         print(
             f"memtune: the training goes on from {found.directory}, {found.manifest.samples} samples that another job "
@@ -87,7 +87,7 @@ def _tell_if_of_another_job(found: Checkpoint, settings: Settings) -> None:
 
 
 def _newest_equals(settings: Settings) -> list[Checkpoint]:
-    """The complete checkpoints with the most samples; the one that the operator names, where it names one."""
+    """Return the complete checkpoints with the most samples, or the one that the operator names."""
     named = settings.resume_from
     if named is not None and named != settings.checkpoint_path:
         try:
@@ -117,7 +117,7 @@ def _resumed(directory: Path, manifest: Manifest) -> Resumed:
 
 
 def _in_own_process(found: Checkpoint, plan: Plan, world: int) -> Path:
-    """Convert in a process of its own: the memory it takes is given back, and the launcher stays without torch."""
+    """Convert in a subprocess, which frees its memory and keeps torch out of the launcher."""
     command = [sys.executable, "-m", "memtune_runner.checkpoints.convert", str(found.directory), "--plan", str(plan)]
     done = subprocess.run([*command, "--world", str(world)], stdout=subprocess.PIPE, text=True, check=False)
     lines = done.stdout.splitlines()

@@ -1,6 +1,6 @@
-"""What was saved before a training began again from step 0: it is moved out of sight, and nothing of it is deleted.
+"""Moves checkpoints aside when a training starts again from step 0; deletes none of them.
 
-Scripts and libraries look for checkpoints by name, so that to pass over these here would not be enough.
+Scripts and libraries find checkpoints by name, so skipping them here would not be enough.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from memtune_runner.checkpoints.store import complete_checkpoints, directories
 from memtune_runner.rank.settings import Settings
 
-# Ours, the Trainer's and accelerate's: one of these names is a checkpoint, if only a torn one.
+# MemTune's, the Trainer's and accelerate's names: directories with them are checkpoints, complete or not.
 _NAMES = re.compile(r"memtune-step-\d+-attempt-\d+(-\w+)?|checkpoint[-_]\d+(-next)?")
 
 
 def set_aside(root: Path, settings: Settings) -> None:
-    """Move what is of before the attempt with which the training began again, if it ever did."""
+    """Move aside what earlier attempts wrote than the one that started the training again, if any."""
     if not settings.restarted_at:
         return
     aside = root / f".memtune-before-attempt-{settings.restarted_at}"
@@ -37,5 +37,5 @@ def _of_before(root: Path, settings: Settings) -> Iterator[Path]:
         if not is_own or found.manifest.attempt < settings.restarted_at:
             yield found.directory
     if settings.attempt == settings.restarted_at:
-        # Nothing of this training is there yet: what is torn is of before as well.
+        # This training has saved nothing yet, so incomplete checkpoints are old as well.
         yield from (path for path in directories(root) if _NAMES.fullmatch(path.name))

@@ -21,12 +21,12 @@ _ON_EVERY_RANK = "call it on every rank, outside of any condition on the rank, o
 
 
 def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
-    """Tell that all of a checkpoint of your own lies in ``directory``, so that a relaunch goes on from it.
+    """Declare your own checkpoint in ``directory`` complete, so that a relaunch resumes from it.
 
-    Call it on every rank once that rank has written its part. ``samples`` is what all ranks together have consumed
-    since the start of the training. ``directory`` must be below the job's ``checkpoint.path``, and a new one each time:
-    what is overwritten is lost if the run is killed meanwhile. The relaunch finds it in ``MEMTUNE_RESUME_FROM``.
-    Without MemTune this does nothing.
+    Call it on every rank after that rank has written its part. ``samples`` is the number that all ranks together have
+    consumed since the start of the training. ``directory`` must lie below the job's ``checkpoint.path`` and be new each
+    time: a checkpoint that is overwritten is lost if the run is killed meanwhile. The relaunch finds it in
+    ``MEMTUNE_RESUME_FROM``. Without MemTune this does nothing.
     """
     if not os.environ.get(environment.PLAN):
         return
@@ -38,18 +38,18 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
 
 
 def save(settings: Settings, write: Callable[[Path], None], samples: int, checkpoint_format: Format) -> Path:
-    """Let all ranks write a new checkpoint into the job's store, complete it, and drop the oldest."""
+    """Let all ranks write a new checkpoint into the job's store, complete it, and delete the oldest."""
     return _store(settings, current_ranks()).save(write, _manifest(settings, samples, checkpoint_format))
 
 
 def complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
-    """Make what all ranks have written a complete checkpoint; that of a probe is none."""
+    """Complete what all ranks have written; a probe's checkpoints stay incomplete."""
     if _is_kept(settings, directory):
         _complete(settings, directory, samples, checkpoint_format)
 
 
 def begin(directory: Path) -> None:
-    """Clear the way for a save by all ranks: what was there is no complete checkpoint any more."""
+    """Prepare a save by all ranks: an existing checkpoint there is complete no more."""
     ranks = current_ranks()
     if ranks.rank == 0 and directory.exists():
         discard(directory)
@@ -57,7 +57,7 @@ def begin(directory: Path) -> None:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether a manifest says so, and every file has the size that it names."""
+    """Whether the directory has a manifest and every file has the size that it lists."""
     try:
         manifests.read(directory)
     except ManifestError:
@@ -66,7 +66,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def current_ranks() -> Ranks:
-    """The ranks of torch.distributed; a process of its own where that was never initialised."""
+    """Return the ranks of torch.distributed; a single process if it is not initialized."""
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -75,7 +75,7 @@ def current_ranks() -> Ranks:
 
 
 def _is_kept(settings: Settings, directory: Path) -> bool:
-    """Whether a relaunch can find what is saved there; that of a probe is not meant to be found."""
+    """Whether a relaunch can find a save there; a probe's saves must not be found."""
     if settings.is_probe or settings.checkpoint_path is None:
         return False
     refuse_root(settings, directory)
@@ -100,10 +100,10 @@ def refuse_root(settings: Settings, directory: Path) -> None:
 
 
 def _check_samples(settings: Settings, samples: int) -> None:
-    """Raise BadInputError where a script that was resumed counts its samples from 0 again; warn of too few.
+    """Raise BadInputError if a resumed script counts its samples from 0 again; warn if it counts too few.
 
-    Of a run that was resumed the first call tells: later ones may count more than was resumed. A loop may make several
-    steps of the same samples, so fewer than were trained, or as many as there were steps, may be right.
+    Only the first call of a resumed run tells, as later counts may exceed the samples resumed from. A loop may make
+    several steps on the same samples, so fewer than were trained, even as few as the steps, may be right.
     """
     resumed, now = settings.resume_samples, progress.now()
     is_first = resumed and Store.last_completed is None

@@ -1,6 +1,6 @@
-"""The checkpoints of a job on its shared volume: fenced by job and attempt, complete or not there at all.
+"""The checkpoints of a job on its shared volume: fenced by job and attempt, written atomically.
 
-Nothing here needs torch: the launcher looks for what to resume before any worker starts.
+Needs no torch: the launcher looks for a checkpoint to resume from before any worker starts.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.rank.bad_input import BadInputError
 
-# The newest may have been saved by a plan that is on its way to fail; the one before is what remains then.
+# The newest may come from a plan that is about to fail; the one before it then remains.
 KEPT = 2
-# Trainer writes output_dir/checkpoint-N, and output_dir may be a directory of its own on the volume.
+# Trainer writes output_dir/checkpoint-N, and output_dir may be a directory below the volume.
 _DEEPEST = 2
 _FENCE = re.compile(r"memtune-fence-(\d+)")
-# A converted one has a word more in its name.
+# A converted checkpoint has one more word in its name.
 _OWN = re.compile(r"memtune-step-\d+-attempt-(\d+)(-\w+)?")
 
 
 class FencedError(BadInputError):
-    """A newer attempt, or a newer job, has begun: this one must not write any more."""
+    """A newer attempt or a newer job has begun, so this one must not write any more."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: its directory, and what its manifest says."""
+    """A complete checkpoint: its directory and its manifest."""
 
     directory: Path
     manifest: Manifest
@@ -41,7 +41,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who takes part in a save. ``barrier`` returns when all ranks have come to it."""
+    """The ranks of a save. ``barrier`` returns when all of them have reached it."""
 
     rank: int = 0
     local_rank: int = 0
@@ -57,9 +57,9 @@ class _Fence(NamedTuple):
 
 
 class Store:
-    """One directory of checkpoints, as one attempt of a job sees it. ``last_completed`` is of this whole process.
+    """A directory of checkpoints, as one attempt of a job sees it. ``last_completed`` holds for the whole process.
 
-    A job that was made anew goes on from what the one before has saved, and counts its attempts from 1 again.
+    A re-created job resumes from its predecessor's checkpoints, and counts its attempts from 1 again.
     """
 
     last_completed: Checkpoint | None = None
@@ -71,7 +71,7 @@ class Store:
         self._ranks = ranks or Ranks()
 
     def raise_fence(self) -> None:
-        """Begin the attempt: from here on no earlier one, and none of an earlier job, completes a save."""
+        """Begin the attempt: from now on no earlier attempt or job can complete a save."""
         self._root.mkdir(parents=True, exist_ok=True)
         for fence in _fences(self._root):
             if fence.job_uid != self._job_uid:
@@ -81,7 +81,7 @@ class Store:
         self.check_fence()
 
     def check_fence(self) -> None:
-        """Raise FencedError if a newer attempt has begun. Fences of another job were raised after this attempt's."""
+        """Raise FencedError if a newer attempt has begun. Another job's fence was raised after this attempt's."""
         fences = list(_fences(self._root))
         newer = [fence.attempt for fence in fences if fence.attempt > self._attempt]
         is_taken_over = any(fence.job_uid != self._job_uid for fence in fences)
@@ -93,7 +93,7 @@ class Store:
             )
 
     def save(self, write: Callable[[Path], None], manifest: Manifest) -> Path:
-        """Let all ranks write into one new directory, then complete it and drop the oldest."""
+        """Let all ranks write into one new directory, then complete it and delete the oldest."""
         directory = self._root / f"memtune-step-{manifest.step:08}-attempt-{self._attempt}"
         if self._ranks.rank == 0:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class Store:
         return directory
 
     def complete(self, directory: Path, manifest: Manifest) -> None:
-        """Make what all ranks have written a complete checkpoint. Every rank calls this after its last write."""
+        """Complete what all ranks have written. Every rank calls this after its last write."""
         manifest = replace(manifest, attempt=self._attempt, job_uid=self._job_uid)
         if self._ranks.local_rank == 0:
             manifests.sync_files(directory)
@@ -121,23 +121,23 @@ class Store:
         Store.last_completed = Checkpoint(directory, manifest)
 
     def _prune(self) -> None:
-        """Delete all but the newest of the checkpoints that were saved through ``save``, and what is left of others."""
+        """Delete all but the newest checkpoints saved through ``save``, and remains of incomplete ones."""
         own = {path: match for path in self._root.iterdir() if (match := _OWN.fullmatch(path.name))}
         complete = [each.directory for each in complete_checkpoints(self._root)]
         kept = [directory for directory in complete if directory in own and not own[directory][2]][:KEPT]
         for directory, match in own.items():
-            # What a newer attempt is writing is not there to be judged.
+            # Leave alone what a newer attempt is writing.
             if directory not in kept and int(match[1]) <= self._attempt:
                 discard(directory)
 
 
 def newest(root: Path) -> Checkpoint | None:
-    """The complete checkpoint with the most samples behind it; of equals, the one of the latest attempt."""
+    """Return the complete checkpoint with the most samples; among equals, that of the latest attempt."""
     return next(iter(complete_checkpoints(root)), None)
 
 
 def complete_checkpoints(root: Path) -> list[Checkpoint]:
-    """All complete checkpoints below ``root``, the newest first. Others are passed over with a sentence in the log."""
+    """Return all complete checkpoints below ``root``, newest first; log a line for each that is skipped."""
     found = []
     for directory in directories(root):
         if not (directory / manifests.FILE_NAME).exists():
@@ -150,7 +150,7 @@ def complete_checkpoints(root: Path) -> list[Checkpoint]:
 
 
 def discard(directory: Path) -> None:
-    """Delete a checkpoint so that it is never seen with a part of its files: its manifest goes first."""
+    """Delete a checkpoint, its manifest first, so that it never looks complete with files missing."""
     (directory / manifests.FILE_NAME).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -164,13 +164,13 @@ def _fences(root: Path) -> Iterator[_Fence]:
     for path in sorted(root.iterdir()):
         match = _FENCE.fullmatch(path.name)
         if match:
-            # One that another job takes down at this moment is none any more.
+            # Another job may be deleting it at this moment.
             with suppress(FileNotFoundError):
                 yield _Fence(path, int(match[1]), path.read_text())
 
 
 def directories(root: Path, depth: int = _DEEPEST) -> Iterator[Path]:
-    """Those that may be checkpoints; none that is hidden."""
+    """Yield directories that may be checkpoints, except hidden ones."""
     with suppress(OSError):
         for path in sorted(root.iterdir()):
             if path.is_dir() and not path.name.startswith("."):

@@ -1,6 +1,6 @@
-"""DeepSpeed's universal checkpoints: whole tensors by name, which each world cuts for itself.
+"""DeepSpeed's universal checkpoints: whole tensors by name, for any number of ranks.
 
-Those made of stages 1 and 2 are read by all stages from 1 to 3, those made of stage 3 by stage 3 alone.
+Conversions from stages 1 and 2 can be read by stages 1 to 3; those from stage 3 only by stage 3.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-# DeepSpeed's own names: the file that names the newest checkpoint of a directory, of the one kind and of the other.
+# DeepSpeed's own names for the file that names the newest checkpoint, plain and universal.
 _NEWEST = "latest"
 _NEWEST_UNIVERSAL = "latest_universal"
-# The name under which stage 3 looks for the model's states.
+# The file in which stage 3 looks for the model's states.
 _MODEL_STATES = "zero_pp_rank_0_mp_rank_00_model_states.pt"
 _WRAPPED = "_memtune_universal"
 
 
 def convert(source: Path, target: Path) -> None:
-    """Write the universal form of a DeepSpeed checkpoint to ``target``, with all that lies beside its shards."""
+    """Write the universal form of a DeepSpeed checkpoint to ``target``, with everything that lies beside its shards."""
     from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-untyped]  # DeepSpeed ships no types
 
     tag = (source / _NEWEST).read_text(encoding="utf-8").strip()
@@ -40,9 +40,9 @@ def convert(source: Path, target: Path) -> None:
 
 
 def read_by_its_kind(engine_class: Any) -> None:
-    """Let ``DeepSpeedEngine.load_checkpoint`` see for itself whether a checkpoint is universal.
+    """Make ``DeepSpeedEngine.load_checkpoint`` detect universal checkpoints itself.
 
-    DeepSpeed wants to be told in its configuration, which is made before anybody knows what will be resumed.
+    DeepSpeed expects a flag in its configuration, which is written before the checkpoint to resume from is known.
     """
     original = engine_class.load_checkpoint
     if hasattr(original, _WRAPPED):
@@ -67,7 +67,7 @@ def read_by_its_kind(engine_class: Any) -> None:
 
 
 def _fit_stage_3(folder: Path) -> None:
-    """Say in stage 3's words, too, what the stages below it have written."""
+    """Add the fields that stage 3 expects to what lower stages have written."""
     import torch
 
     if (folder / _MODEL_STATES).exists():
@@ -82,7 +82,7 @@ def _fit_stage_3(folder: Path) -> None:
 
 
 def _restore_buffers(engine: Any, folder: Path) -> None:
-    """DeepSpeed restores only parameters from a universal checkpoint; what a model keeps beside them counts too."""
+    """Restore buffers: from a universal checkpoint, DeepSpeed restores only parameters."""
     import torch
 
     buffers = dict(engine.module.named_buffers())
@@ -94,10 +94,10 @@ def _restore_buffers(engine: Any, folder: Path) -> None:
 
 
 def _keep_groups_apart(optimizer: Any, before: list[dict[str, Any]]) -> None:
-    """Stage 3 gives every parameter group the options of the first, and all tensors one and the same step counter.
+    """Undo that stage 3 gives every parameter group the first one's options, and all tensors one step counter.
 
-    Only the learning rate is news to the groups; and a counter that several tensors share would count each of them. It
-    comes from a file and lies on the host, where a fused kernel of a GPU does not find it.
+    Of the loaded options only the learning rate is kept. A shared counter would count the steps of each tensor; loaded
+    from a file, it lies in host memory, where a fused GPU kernel cannot read it.
     """
     for group, options in zip(optimizer.param_groups, before, strict=True):
         group.update({name: value for name, value in options.items() if name not in ("params", "lr")})
@@ -109,7 +109,7 @@ def _keep_groups_apart(optimizer: Any, before: list[dict[str, Any]]) -> None:
 
 
 def _copy_rest(source: Path, target: Path, tag: str) -> None:
-    """The scheduler, the state of random numbers and whatever else an integration has written beside the shards."""
+    """Copy the scheduler, random states and whatever else an integration wrote beside the shards."""
     for path in source.iterdir():
         if path.name in (tag, _NEWEST) or path.name.startswith((".", "memtune-")):
             continue

@@ -1,7 +1,7 @@
-"""``save_pretrained`` under ZeRO-3 and FSDP, where each rank has a shard of the weights.
+"""Makes ``save_pretrained`` work under ZeRO-3 and FSDP, where each rank holds a shard of the weights.
 
-Scripts that were written for DDP save so. Under ZeRO-3 what they save has weights of no elements, without a word from
-DeepSpeed; under FSDP safetensors refuses the shards when the training is over.
+Scripts written for DDP call it. Under ZeRO-3 they would silently save empty weights; under FSDP safetensors would
+reject the shards at the end of the training.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 Inherited = Callable[..., Any]
 
-# As long as NCCL lets a rank wait in a collective.
+# NCCL lets a rank wait as long in a collective.
 _LONGEST_WAIT_SECONDS = 600.0
 _REMEDY = "call it on every rank, with is_main_process=accelerator.is_main_process, or save with Trainer.save_model"
 
 
 def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
-    """Let ``save_pretrained`` gather the weights that a plan with ZeRO-3 or FSDP shards."""
+    """Make ``save_pretrained`` gather weights sharded by ZeRO-3 or FSDP."""
     if settings.plan.sharding is not Sharding.ZERO_3 and settings.plan.sharding.backend != "fsdp":
         return
     engines: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -70,7 +70,7 @@ def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
 
 
 def _is_sharded(weight: Any) -> bool:
-    """Whether this rank has only a shard of it: DeepSpeed numbers what it shards, FSDP makes it a DTensor."""
+    """Whether this rank holds only a shard: DeepSpeed numbers such weights, FSDP makes them DTensors."""
     return hasattr(weight, "ds_id") or hasattr(weight, "device_mesh")
 
 
@@ -81,7 +81,7 @@ def _of_deepspeed(engine: Any, model: Any) -> dict[str, Any]:
 
 
 def _saves_trained(model: Any) -> bool:
-    """Whether it saves only what is trained, as a model with adapters does, but not one of diffusers."""
+    """Whether it saves only trained weights, as a model with adapters does, except in diffusers."""
     return hasattr(model, "peft_config") and not _is_of_diffusers(model)
 
 
@@ -99,7 +99,7 @@ def _of_fsdp(model: Any) -> dict[str, Any]:
 
 
 def _written(inherited: Inherited, model: Any, weights: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Save these weights: as an argument where there is one, else as what the model says that it has."""
+    """Save these weights: pass them as an argument if there is one, else as the model's state dict."""
     if not _is_of_diffusers(model):
         return inherited(model, *args, **{**kwargs, "state_dict": weights})
     model.state_dict = lambda *_, **__: weights

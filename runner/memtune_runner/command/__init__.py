@@ -1,1 +1,1 @@
-"""Reads the command of a job and makes the commands of its ranks."""
+"""Parses the job's command and builds the commands of its ranks."""

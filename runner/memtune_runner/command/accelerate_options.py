@@ -1,4 +1,4 @@
-"""What ``accelerate launch`` would have told the script through the environment, where MemTune takes its place."""
+"""The environment that ``accelerate launch`` would set for the script, when MemTune launches instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONFIG_FILE = "--config_file"
 
 
 def check(options: Sequence[str]) -> None:
-    """Raise BadInputError if a configuration file is named that is not there: accelerate would start nothing."""
+    """Raise BadInputError if the named configuration file is missing: accelerate would not start."""
     path = _config_file(options)
     if path is not None and not Path(path).is_file():
         where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
@@ -25,23 +25,23 @@ def check(options: Sequence[str]) -> None:
 
 
 def check_variables(current: Mapping[str, str]) -> None:
-    """The same of a worker that a program started: nothing has looked at its command line before."""
+    """Make the same check in a worker that a program started, whose command line was not checked before."""
     check(json.loads(current.get(environment.ACCELERATE_OPTIONS) or "[]"))
 
 
 def variables(current: Mapping[str, str]) -> dict[str, str]:
-    """The variables that accelerate makes of its own options; none where the script is not started by it.
+    """Return the variables that accelerate derives from its options; none if accelerate is not the launcher.
 
-    Mixed precision, plugins and configuration files are accelerate's to read, so its own code reads them. Where the
-    installed version has no such functions, the script goes on without the options, and is told so. A configuration
-    file that it cannot read is bad input: accelerate would have started nothing.
+    Accelerate's own code parses mixed precision, plugins and configuration files. If the installed version lacks these
+    functions, the script runs without the options and a warning says so. A configuration file that accelerate cannot
+    read is bad input: accelerate would not have started.
     """
     written = current.get(environment.ACCELERATE_OPTIONS)
     return _read(lambda: _parsed(json.loads(written))) if written else {}
 
 
 def variables_of_call(args: Any) -> dict[str, str]:
-    """The same of a launcher that a program calls as a function, with the options that it has parsed."""
+    """Return the same variables for a launcher called as a function, from its parsed options."""
     return _read(lambda: args)
 
 
@@ -50,14 +50,14 @@ def _read(parse: Callable[[], Any]) -> dict[str, str]:
         return _asked_of_accelerate(parse())
     except BadInputError:
         raise
-    except Exception as error:  # a library's inner functions, of any version, may fail in any way
+    except Exception as error:  # private functions of any version may fail in any way
         print(f"memtune: the options of accelerate launch were not read: {error}", file=sys.stderr, flush=True)
         return {}
 
 
 def _parsed(options: list[str]) -> Any:
-    launch: Any = import_module("accelerate.commands.launch")  # it has no types
-    # The name of the script does not matter here.
+    launch: Any = import_module("accelerate.commands.launch")  # untyped
+    # The script's name does not matter here.
     return launch.launch_command_parser().parse_args([*options, "script.py"])
 
 
@@ -67,7 +67,7 @@ def _asked_of_accelerate(args: Any) -> dict[str, str]:
 
     if args.config_file is not None:
         _check_readable(args.config_file, launch.load_config_from_file)
-    # Where the ranks are is decided; any port will do, since none is used.
+    # MemTune places the ranks; the port is never used.
     args.num_machines, args.machine_rank, args.num_processes = 1, 0, 1
     args.multi_gpu, args.gpu_ids, args.main_process_port = False, "all", 0
     args, _, _ = launch._validate_launch_command(args)
@@ -81,12 +81,12 @@ def _asked_of_accelerate(args: Any) -> dict[str, str]:
 def _check_readable(path: str, load: Callable[[str], object]) -> None:
     try:
         load(path)
-    except Exception as error:  # of YAML, of JSON, of what accelerate makes of it
+    except Exception as error:  # YAML, JSON and accelerate raise errors of their own
         raise BadInputError(f"{_named(path)}: accelerate cannot read it: {' '.join(str(error).split())}") from None
 
 
 def _config_file(options: Sequence[str]) -> str | None:
-    """The last one that is named, as accelerate takes it; it knows no abbreviations."""
+    """Return the last configuration file named, as accelerate does; it accepts no abbreviations."""
     found = None
     for word, following in zip(options, [*options, ""][1:], strict=True):
         name, equals, value = word.partition("=")

@@ -1,7 +1,7 @@
-"""Launchers that a program calls as a function: `trl sft` calls accelerate's, `tune run` calls torch's.
+"""Intercepts launchers that a program calls as a function: `trl sft` calls accelerate's, `tune run` torch's.
 
-Their workers would be started out of MemTune's sight. The process that calls one is a rank already, so that the script
-runs in it, and the launcher returns when the script has ended.
+Workers started by them would escape MemTune. The calling process already is a rank, so it runs the script itself, and
+the launcher returns when the script has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def install(imports: ImportWatch, patches: Patches) -> None:
-    """Take the launchers' place as soon as the program imports them."""
+    """Replace the launchers as soon as the program imports them."""
     imports.when_imported(
         "accelerate.commands.launch", lambda module: patches.wrap(module, "launch_command", _accelerate)
     )

@@ -1,4 +1,4 @@
-"""What can be said against a command before anything is started."""
+"""Checks a command before anything is started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHEBANG = re.compile(rb"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*)(?:\s|$)
 
 
 def runnable(command: Command) -> None:
-    """Raise BadInputError if what the command names is not there."""
+    """Raise BadInputError if a file or program in the command does not exist."""
     if command.kind is Kind.SCRIPT and not Path(command.target).exists():
         where = "" if Path(command.target).is_absolute() else f" in {Path.cwd()}"
         raise BadInputError(f"there is no script {command.target}{where}; correct the command or the image")
@@ -26,12 +26,12 @@ def runnable(command: Command) -> None:
 
 
 def python_of(command: Command) -> tuple[str, ...]:
-    """The Python that runs the script, with its options: the one in the command line, or the launcher's own."""
+    """Return the Python that runs the script, with its options: the one in the command line, or the launcher's."""
     return command.interpreter or (_python_behind(command.launcher) or sys.executable,)
 
 
 def _python_behind(launcher: str) -> str | None:
-    """The Python that a launcher such as torchrun is installed for, which need not be ours."""
+    """Return the Python that a launcher such as torchrun is installed for; it may differ from the runner's."""
     found = shutil.which(launcher)
     if found is None:
         return None

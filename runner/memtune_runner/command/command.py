@@ -1,4 +1,4 @@
-"""Reads the user's command line: what is to run in each rank, once the launcher in front of it is taken away. Pure."""
+"""Parses the user's command line into what each rank runs, without the launcher in front of it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune_runner.command import launchers
 from memtune_runner.command.launchers import KnownLauncher
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?(\.exe)?")
-# Of the interpreter's options, those with a value. The others may be written together, such as -Bu.
+# Interpreter options that take a value. The others may be combined, as in -Bu.
 _WITH_VALUE = "WX"
 _ALONE = "bBdEIiOPqRsSuvx"
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
@@ -23,7 +23,7 @@ class CommandError(ValueError):
 
 
 class Kind(str, Enum):
-    """What a command runs: a Python script, module or piece of code in a worker, or any other program."""
+    """What a command runs: a script, module or code string in a Python worker, or any other program."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -36,11 +36,11 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Command:
-    """What runs in each rank.
+    """What each rank runs.
 
     ``interpreter`` is the Python in the command line with its options; it is empty behind a launcher that is a program
-    of its own, whose Python is meant. ``launcher`` is the word that named a launcher, empty without one. ``local_rank``
-    is the option by which the launcher would have told each script its rank.
+    of its own, whose Python is meant. ``launcher`` is the word that named a launcher, or empty. ``local_rank`` is the
+    option by which that launcher passes each script its rank.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class Command:
 
 
 def parse(words: Sequence[str]) -> Command:
-    """The command in ``words``. What is neither Python nor a known launcher is a program, kept as it is."""
+    """Parse a command line. Anything but Python or a known launcher is a program and stays as it is."""
     if not words:
         raise CommandError("there is no command after `launch --`; add the one that starts the training")
     name = PurePosixPath(words[0]).name
@@ -66,7 +66,7 @@ def parse(words: Sequence[str]) -> Command:
 
 
 def _launches(name: str, rest: Sequence[str]) -> bool:
-    """Whether the program or module of this name is a launcher, and not `accelerate config` or the like."""
+    """Whether the program or module is a launcher, unlike `accelerate config` for example."""
     known = name in launchers.PROGRAMS or name in launchers.MODULES
     return known and (name not in launchers.WITH_SUBCOMMAND or list(rest[:1]) == ["launch"])
 
@@ -76,7 +76,7 @@ def _without_subcommand(name: str, rest: Sequence[str]) -> Sequence[str]:
 
 
 def _python(words: Sequence[str]) -> Command:
-    """``python [options] SCRIPT | -m MODULE | -c CODE``; without one of these it is a program like any other."""
+    """Parse ``python [options] SCRIPT | -m MODULE | -c CODE``; without a target it is an ordinary program."""
     position = 1
     while position < len(words):
         word = words[position]
@@ -97,7 +97,7 @@ def _python(words: Sequence[str]) -> Command:
 
 
 def _last_option(word: str) -> tuple[str, str]:
-    """The option in a word like ``-Bum`` that decides how to read on, and the value that is attached to it."""
+    """Return the option in a word like ``-Bum`` that decides how to read on, and its attached value."""
     for index, letter in enumerate(word[1:], start=1):
         if letter not in _ALONE:
             return letter, word[index + 1 :]
@@ -105,14 +105,14 @@ def _last_option(word: str) -> tuple[str, str]:
 
 
 def _introduced(kind: Kind, words: Sequence[str], position: int, attached: str) -> Command:
-    """What follows ``-m`` or ``-c``, in the next word or attached: ``python -mpkg`` is ``python -m pkg``."""
+    """Parse what follows ``-m`` or ``-c``, in the next word or attached: ``python -mpkg`` is ``python -m pkg``."""
     if attached:
         words = [*words[:position], words[position].removesuffix(attached), attached, *words[position + 1 :]]
     return _of_python(kind, words, position + 1)
 
 
 def _of_python(kind: Kind, words: Sequence[str], position: int) -> Command:
-    """The command whose target is at ``position``, after Python's own options."""
+    """Return the command whose target is at ``position``, after Python's own options."""
     if position >= len(words):
         raise CommandError(f"`{' '.join(words)}` names nothing to run; add the {kind}")
     interpreter = _options(kind, words[:position])
@@ -126,7 +126,7 @@ def _of_python(kind: Kind, words: Sequence[str], position: int) -> Command:
 
 
 def _options(kind: Kind, words: Sequence[str]) -> tuple[str, ...]:
-    """Python and its options, without the ``m`` or ``c`` that introduced the target."""
+    """Return Python and its options, without the ``m`` or ``c`` that introduced the target."""
     if kind is Kind.SCRIPT:
         return tuple(words)
     last = words[-1][:-1]
@@ -134,7 +134,7 @@ def _options(kind: Kind, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _launched(launcher: KnownLauncher, words: Sequence[str]) -> Command:
-    """What a launcher would start in each rank."""
+    """Return what a launcher would start in each rank."""
     kind, position, tells_rank = Kind.SCRIPT, 0, bool(launcher.local_rank)
     while position < len(words) and words[position].startswith("-") and words[position] != "--":
         name, equals, _ = words[position].partition("=")

@@ -1,6 +1,6 @@
-"""The launchers whose place MemTune takes: their names, and which of their options take no value.
+"""The launchers that MemTune replaces: their names, and which of their options take no value.
 
-What is not named here takes a value. So a new option of a launcher is read correctly unless it is a new flag.
+Options not listed here take a value, so a new option of a launcher is parsed correctly unless it is a flag.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 
 class KnownLauncher(NamedTuple):
-    """How one launcher reads its command line. Names are written with hyphens; it takes underscores as well.
+    """How one launcher parses its command line. Names have hyphens here; the launcher accepts underscores as well.
 
-    ``flags`` take no value, but for those that say what the target is: ``module`` and ``program``.
-    ``local_rank`` is the option with which it tells the script its rank, unless ``without_local_rank`` is given.
+    ``flags`` take no value, except that ``module`` and ``program`` say what the target is. ``local_rank`` is the option
+    that passes the script its rank, unless ``without_local_rank`` is given.
     """
 
     name: str
@@ -24,7 +24,7 @@ class KnownLauncher(NamedTuple):
     abbreviates: bool = True
 
     def takes_no_value(self, option: str) -> bool:
-        """Whether the option stands alone; argparse lets most launchers' options be abbreviated."""
+        """Whether the option takes no value; argparse lets users abbreviate the options of most launchers."""
         known = self.flags | self.module | self.program | {self.without_local_rank}
         return option in known or (self.abbreviates and any(each.startswith(option) for each in known))
 
@@ -81,7 +81,7 @@ _ACCELERATE = KnownLauncher(
 
 ACCELERATE = _ACCELERATE.name
 
-# By the name of the program, and by that of the module behind it. `accelerate` alone is many things: see command.py.
+# By program name and by module name. `accelerate` has other subcommands too: see command.py.
 PROGRAMS = {
     "torchrun": _TORCHRUN,
     "deepspeed": _DEEPSPEED,
@@ -97,5 +97,5 @@ MODULES = {
     "accelerate.commands.accelerate_cli": _ACCELERATE,
     "accelerate.commands.launch": _ACCELERATE,
 }
-# These are given `launch` as their first word.
+# These launch only with `launch` as their first word.
 WITH_SUBCOMMAND = frozenset({"accelerate", "accelerate.commands.accelerate_cli"})

@@ -1,4 +1,4 @@
-"""Runs a script, a module or a piece of code in this process, as Python itself would."""
+"""Runs a script, a module or a code string in this process, exactly as Python would."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 
 from memtune_runner.command.command import Kind
 
-# Frames of these files stand between Python and the user's script, and explain none of its errors.
+# Frames of these files lie between Python and the user's script, and are hidden in tracebacks.
 _BETWEEN = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
-# What Python itself calls for -m, directories and archives. Its public likes put another __main__ back at the end.
+# Python itself calls this for -m, directories and archives. The public functions restore another __main__ at the end.
 _run_as_main: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
 
 
 def run(kind: Kind, target: str, arguments: Sequence[str]) -> None:
     """Run the target as ``python``, ``python -m`` or ``python -c`` would.
 
-    Its module stays ``__main__``: threads that outlive the script, and what runs at Python's end, pickle its classes.
+    Its module stays ``__main__``: threads and exit handlers that outlive the script pickle its classes.
     """
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if kind is Kind.SCRIPT:
         sys.argv[:] = [target, *arguments]
-        _run_file(str(Path(target).absolute()), main)  # the script may go to another directory
+        _run_file(str(Path(target).absolute()), main)  # the script may change directory
     elif kind is Kind.MODULE:
         sys.argv[:] = [target, *arguments]
         _put_first(str(Path.cwd()))
@@ -39,7 +39,7 @@ def run(kind: Kind, target: str, arguments: Sequence[str]) -> None:
 
 
 def _run_file(path: str, main: types.ModuleType) -> None:
-    """Run a script, compiled or not, or the ``__main__`` in a directory or archive."""
+    """Run a script, compiled or not, or the ``__main__`` of a directory or archive."""
     if pkgutil.get_importer(path) is not None:
         sys.path.insert(0, path)
         _run_as_main("__main__", alter_argv=False)
@@ -56,13 +56,13 @@ def _run_file(path: str, main: types.ModuleType) -> None:
 
 
 def _put_first(directory: str) -> None:
-    """Where Python looks first for the script's own modules, unless it was told not to."""
+    """Put the script's directory first on sys.path, unless Python was started with safe_path."""
     if not getattr(sys.flags, "safe_path", False):  # Python 3.11 and later
         sys.path.insert(0, directory)
 
 
 def show_error(error: BaseException, caller: str) -> None:
-    """Print the traceback as Python would, from the script's first line on. ``caller`` is the file that ran it."""
+    """Print the traceback as Python would, starting at the script. ``caller`` is the file that ran it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in {*_BETWEEN, caller}:
         trace = trace.tb_next

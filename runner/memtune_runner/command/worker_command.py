@@ -1,4 +1,4 @@
-"""The command line of a worker, and the directory that brings the hooks into programs that are none. Pure."""
+"""Builds the command line of a worker, and the variables that bring the hooks into other programs. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENTRY = ENTER_DIRECTORY / "run_worker.py"
 
 
 def words(command: Command, python: Sequence[str], local_rank: str) -> list[str]:
-    """The command line that runs ``command`` in one rank."""
+    """Return the command line that runs ``command`` in one rank."""
     told = [f"{command.local_rank}={local_rank}"] if command.local_rank else []
     if command.kind is Kind.PROGRAM:
         return [command.target, *told, *command.arguments]
@@ -22,7 +22,7 @@ def words(command: Command, python: Sequence[str], local_rank: str) -> list[str]
 
 
 def variables(command: Command) -> dict[str, str]:
-    """The variables that the worker needs beside its rank."""
+    """Return the variables that the worker needs besides its rank."""
     options = command.accelerate_options
     return {
         **({environment.LAUNCHED: "1"} if command.launcher else {}),

@@ -1,1 +1,1 @@
-"""The device of a rank: the counters of its memory, and its driver."""
+"""The device of a rank: memory counters and driver."""

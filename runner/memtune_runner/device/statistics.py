@@ -1,4 +1,4 @@
-"""The counters of the device's memory: of CUDA's caching allocator, or of the virtual GPU, in one shape."""
+"""Memory counters of a device, with one interface for CUDA's caching allocator and the virtual GPU."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from memtune.units import MIB
 from memtune_runner.rank.reading import Reading
 from memtune_runner.virtual.gpu import VirtualGpu
 
-# A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
+# A GPU sold as 80 GB reports 79.1 GiB. A declared size above this share of the true one means the whole device.
 _WHOLE_DEVICE = 0.9
-# The viewer shows the latest events; the blocks that are in use keep their lines whatever their number.
+# The viewer shows the latest events; blocks in use keep their lines in any case.
 _RECORDED_EVENTS = 50_000
-# What was recorded is not asked for where torch can leave it out: thousands of events, each with its stack.
+# Leave recorded events out where torch can: there are thousands, each with its stack.
 _WITHOUT_EVENTS: dict[str, Any] = (
     {"include_traces": False} if "include_traces" in signature(torch.cuda.memory_snapshot).parameters else {}
 )
-# What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
+# The order of magnitude of a library's handle with its loaded kernels.
 _HANDLE_BYTES = 512 * MIB
 
 
 class Statistics(Protocol):
-    """What can be asked of a device."""
+    """The memory counters of a device."""
 
     device_type: str
 
     def read(self) -> Reading | None:
-        """All counters; None while the device has not been used yet, and where it does not answer any more."""
+        """Return all counters; None before the device is used and after it stops answering."""
 
     def reset_peaks(self) -> None:
         """Start new peaks."""
@@ -45,30 +45,29 @@ class Statistics(Protocol):
         """Whether the allocator has any expandable segment; None while it has none at all."""
 
     def free_bytes(self) -> int | None:
-        """What is left for libraries that take memory past torch; None where the device does not answer."""
+        """Return the memory left for libraries that bypass torch; None if the device does not answer."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished its work."""
 
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
-        """Call with the bytes of a request that fails, while everything is still as it was."""
+        """Register a callback with the bytes of a failed request, called before anything is freed."""
 
     def step_ended(self) -> None:
-        """Tell the device that an optimizer step is over."""
+        """Tell the device that an optimizer step has ended."""
 
     def record_sites(self) -> None:
-        """From here on remember which line of code asked for which bytes."""
+        """Start recording which line of code allocates which bytes."""
 
     def dump(self, path: Path) -> Mapping[str, Any]:
-        """Everything that is known of the memory, also written to a file for torch's own viewer."""
+        """Return the full memory snapshot, and write it to a file for torch's viewer."""
 
 
 class CudaStatistics:
-    """The counters of the CUDA device of this rank, read through torch. A script may leave another the current one.
+    """Counters of this rank's CUDA device, read through torch. The script may make another device current.
 
-    ``limit_bytes`` is what a run may use of a device that is larger, such as a MIG slice whose driver reports more, and
-    ``share`` the part of that which it has of a device that several processes use. What it may not use is not there:
-    the total is what is left to it.
+    ``limit_bytes`` is what the run may use of a larger device, such as a MIG slice whose driver reports more; ``share``
+    is its part of that on a device used by several processes. Everything beyond does not count towards the total.
     """
 
     device_type = "cuda"
@@ -76,11 +75,11 @@ class CudaStatistics:
     def __init__(self, limit_bytes: int | None, share: float | None = None, local_rank: int = 0) -> None:
         self._limit_bytes, self._share, self._local_rank = limit_bytes, share, local_rank
         self._device, self._fraction = 0, 1.0
-        torch.cuda._lazy_call(self._begin)  # torch keeps such calls until a device is in use
+        torch.cuda._lazy_call(self._begin)  # torch defers such calls until a device is in use
 
     def _begin(self) -> None:
-        # A script that chooses its device starts CUDA by it, and the choice comes after this. One that shows each rank
-        # a device of its own has done so by now.
+        # A script that selects its device initializes CUDA with it, and this runs afterwards. A script that shows each
+        # rank a single device has done so by now.
         self._device = self._local_rank if self._local_rank < torch.cuda.device_count() else 0
         self._fraction = fraction_of(torch.cuda.mem_get_info(self._device)[1], self._limit_bytes, self._share)
         if self._fraction < 1:
@@ -92,7 +91,7 @@ class CudaStatistics:
         try:
             stats = torch.cuda.memory_stats(self._device)
             free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
-        except RuntimeError:  # after an error that breaks its context the device has no other answer
+        except RuntimeError:  # after an error that breaks its context, a device answers nothing else
             return None
         outside_bytes = max(total_bytes - free_bytes - stats.get("reserved_bytes.all.current", 0), 0)
         return _reading(stats, round(total_bytes * self._fraction), outside_bytes if self._share is None else None)
@@ -138,7 +137,7 @@ class CudaStatistics:
         torch.cuda._lazy_call(attach)
 
     def step_ended(self) -> None:
-        """A real GPU does not care."""
+        """Do nothing: a real GPU needs no notice."""
 
     def record_sites(self) -> None:
         torch.cuda._lazy_call(
@@ -146,18 +145,18 @@ class CudaStatistics:
         )
 
     def dump(self, path: Path) -> Mapping[str, Any]:
-        with suppress(OSError):  # whoever writes the tables beside it says so
+        with suppress(OSError):  # the code that writes the tables beside it reports the error
             torch.cuda.memory._dump_snapshot(str(path))
         snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
         return {**snapshot, "segments": self._own(snapshot["segments"])}
 
     def _own(self, segments: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Those of this rank's device: torch lists all that the process uses."""
+        """Return the segments of this rank's device; torch lists all that the process uses."""
         return [segment for segment in segments if segment["device"] == self._device]
 
 
 class VirtualStatistics:
-    """The counters of a virtual GPU."""
+    """Counters of a virtual GPU."""
 
     device_type = "cpu"
 
@@ -177,11 +176,11 @@ class VirtualStatistics:
         return self._gpu.expandable_segments
 
     def free_bytes(self) -> int | None:
-        """No library takes memory of a virtual GPU."""
+        """Return None: no library takes memory of a virtual GPU."""
         return None
 
     def synchronize(self) -> None:
-        """A virtual GPU has done everything at once."""
+        """Do nothing: a virtual GPU is synchronous."""
 
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         self._gpu.out_of_memory_noticed = noticed
@@ -190,20 +189,21 @@ class VirtualStatistics:
         self._gpu.step_ended()
 
     def record_sites(self) -> None:
-        """A virtual GPU knows no lines of code."""
+        """Do nothing: a virtual GPU knows no lines of code."""
 
     def dump(self, path: Path) -> Mapping[str, Any]:
         return {}
 
 
 def is_full(statistics: Statistics) -> bool:
-    """Whether a library may have found no room for its handle."""
+    """Whether a library may have found no memory for its handle."""
     free_bytes = statistics.free_bytes()
     return free_bytes is not None and free_bytes < _HANDLE_BYTES
 
 
 def fraction_of(total_bytes: int, limit_bytes: int | None, share: float | None) -> float:
-    """The part of a device that a run may use. A limit counts if it is clearly below the whole: labels are rounded."""
+    """Return the part of a device that a run may use. A limit counts if it is clearly below the total: labels are
+    rounded."""
     limited = limit_bytes is not None and limit_bytes < _WHOLE_DEVICE * total_bytes
     return (limit_bytes / total_bytes if limited and limit_bytes else 1.0) * (share or 1.0)
 

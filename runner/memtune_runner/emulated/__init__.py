@@ -1,1 +1,1 @@
-"""Runs a training command on a GPU that is not there: torch, its allocator and all above the driver are real."""
+"""Runs a training command on an emulated GPU: torch, its allocator and everything above the driver are real."""

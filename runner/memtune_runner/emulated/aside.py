@@ -1,4 +1,4 @@
-"""Where the mode that follows values has to step aside, and where torch would leave it out."""
+"""Suspends the mode that follows values where it would change memory, and enters it where torch drops it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _entered(mode: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def standing_aside(mode: Following) -> Iterator[None]:
-    """Take the mode away during backward passes, and put it back for what checkpointing recomputes in them."""
+    """Suspend the mode during backward passes, and re-enter it for what checkpointing recomputes in them."""
     variable: Any = torch.autograd.Variable
     engine, plain, text = variable._execution_engine, checkpoint.checkpoint, _text._str
     variable._execution_engine = _Engine(engine, mode)
@@ -49,7 +49,7 @@ def standing_aside(mode: Following) -> Iterator[None]:
 
 
 class _Engine:
-    """The autograd engine, which the mode does not see at work."""
+    """The autograd engine, wrapped to suspend the mode."""
 
     def __init__(self, engine: Any, mode: Following) -> None:
         self._engine: Any = engine
@@ -59,8 +59,8 @@ class _Engine:
         return getattr(self._engine, name)
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """As torch's own."""
-        # With a mode of the script's own above it, torch adds up out of place anyhow.
+        """Run torch's backward pass without the mode."""
+        # With a mode of the script's above it, torch adds gradients out of place anyway.
         if _modes() != [self._mode]:
             return self._engine.run_backward(*args, **kwargs)
         self._mode.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Builds the emulated GPU for one torch: our C, a stub for every other symbol that torch needs, empty libraries."""
+"""Builds the emulated GPU's libraries for one torch: C sources, stubs for all other symbols, empty libraries."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from memtune_runner.emulated.errors import NoCompilerError
 
 LIBRARY = "libmemtune_emulated.so"
 SOURCES = Path(__file__).parent / "native"
-# Of what torch leaves undefined, these are NVIDIA's: the driver, the runtime and the libraries above them.
+# NVIDIA's among torch's undefined symbols: the driver, the runtime and the libraries above them.
 _NVIDIA = re.compile(
     r"(__)?cuda[A-Z]\w*|cu[A-Z]\w*|(cublas|cudnn|cusolver|cusparse|cufft|cupti|curand)(Lt)?[A-Z]\w*"
     r"|(nccl|nvrtc|nvml|nvshmem|nvtx|nvJitLink)\w*"
 )
 _NVIDIA_SONAME = re.compile(r"lib(cu|nv|nccl).*\.so[.\d]*")
-# libc10_cuda asks the driver and NVML for functions by name, and asserts that it finds them.
+# libc10_cuda looks functions of the driver and NVML up by name and asserts that they exist.
 _LOOKED_UP = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w+)(?=\0)")
-# torch opens these by name, whether it was linked with them or not.
+# torch opens these by name, whether or not it is linked with them.
 _OPENED = {"libcuda.so.1": (), "libnvidia-ml.so.1": ()}
-# These compute into what they are given, set or end something: to do nothing and succeed is all that is asked of them.
+# These compute into their arguments, or set or end something: they only have to succeed.
 _COMPUTES = re.compile(
     r"cublas(Lt)?([SDCZ]|Is|Id|Ic|Iz|Gemm|Dot|Matmul|Set|Destroy)\w*|\w+(Destroy|Set|Free)[A-Z]?\w*|cublasLt\w+Destroy"
     r"|cudnn(RNN|Convolution|BatchNormalization|Pooling|CTCLoss|Spatial|Backend(Execute|Finalize))\w*"
@@ -37,7 +37,7 @@ _COMPUTES = re.compile(
 
 
 class Binaries(NamedTuple):
-    """What the shared libraries of an installation ask of NVIDIA's."""
+    """What an installation's shared libraries need from NVIDIA's."""
 
     undefined: frozenset[str]
     versions: dict[str, tuple[str, ...]]
@@ -45,7 +45,7 @@ class Binaries(NamedTuple):
 
 
 def inspect(torch_directory: Path) -> Binaries:
-    """Read what torch's own libraries leave undefined, of which libraries, and where they would be looked for."""
+    """Read the undefined symbols of torch's libraries, the libraries that they need, and where these are searched."""
     libraries = sorted((torch_directory / "lib").glob("*.so"))
     undefined: set[str] = set()
     versions: dict[str, tuple[str, ...]] = dict(_OPENED)
@@ -73,7 +73,7 @@ def _output(*command: object) -> list[str]:
 
 
 def _wanted(dynamic: Iterable[str]) -> dict[str, set[str]]:
-    """NVIDIA's libraries that one library needs, each with the version nodes that it asks for."""
+    """Return the NVIDIA libraries that one library needs, each with the version nodes that it requires."""
     wanted: dict[str, set[str]] = {}
     current = ""
     for line in dynamic:
@@ -94,7 +94,7 @@ def _search_path(dynamic: Iterable[str], origin: Path) -> list[Path]:
 
 
 def stubs(undefined: Iterable[str], defined: Iterable[str]) -> str:
-    """The C of what is left: each stub succeeds, and those that somebody may read an answer of are counted."""
+    """Return C stubs for the remaining symbols: each succeeds, and calls whose answer may be read are counted."""
     left = sorted(set(undefined) - set(defined))
     silent = [name for name in left if not _COMPUTES.fullmatch(name)]
     lines = ["#include <stddef.h>", "#include <stdint.h>"]
@@ -112,7 +112,7 @@ def stubs(undefined: Iterable[str], defined: Iterable[str]) -> str:
 
 
 def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | None = None) -> Path:
-    """The directory that holds the emulated GPU for this torch; built unless it is there."""
+    """Return the directory of the emulated GPU for this torch, building it if necessary."""
     directory = (cache or cache_directory()) / f"torch-{torch_version}-{_key(torch_directory, cuda)}"
     if directory.is_dir():
         return directory
@@ -127,20 +127,20 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
         try:
             made.rename(directory)
         except OSError:
-            if not directory.is_dir():  # another process may have been quicker
+            if not directory.is_dir():  # another process may have been faster
                 raise
     return directory
 
 
 def cache_directory() -> Path:
-    """Where built libraries are kept: where a run is told to, else by the rules of the XDG base directories."""
+    """Return the directory for built libraries: the run's own, or one by the XDG base directory rules."""
     if told := os.environ.get(environment.EMULATED_CACHE):
         return Path(told)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "emulated"
 
 
 def _key(torch_directory: Path, cuda: str) -> str:
-    """Another torch, other sources or another place of it make another library."""
+    """Return a key of torch, its path and the sources: a change of any needs another build."""
     text = hashlib.sha256(f"{torch_directory} {cuda}".encode())
     for path in (*sorted(SOURCES.iterdir()), Path(__file__)):
         text.update(path.read_bytes())
@@ -167,7 +167,7 @@ def _build_into(directory: Path, compiler: str, binaries: Binaries, cuda_major: 
         nodes = binaries.versions[soname]
         script.write_text("".join(f"{node} {{ }};\n" for node in nodes), encoding="ascii")
         extra = (f"-Wl,--version-script={script}",) if nodes else ()
-        # Whoever opens one of these by its name and asks it for a symbol gets ours.
+        # Opening one of these by name and looking a symbol up returns the emulation's.
         linked = ("-Wl,--no-as-needed", f"-L{directory}", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN/..")
         _compile(
             compiler,

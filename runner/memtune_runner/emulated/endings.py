@@ -1,4 +1,4 @@
-"""Why a command ended that neither completed nor ran out of the GPU's memory."""
+"""Classifies how a command ended that neither completed nor ran out of GPU memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 HOST_MEMORY, MISSING_SYMBOL = "hostMemory", "missingSymbol"
-# What a shell and the dynamic linker give for a program that could not be run.
+# The exit code of a shell or the dynamic linker for a program that cannot be run.
 _CANNOT_BE_RUN = 127
 
 
 def of_exception(error: BaseException) -> str | None:
-    """The outcome that an exception stands for, if it is one of these."""
+    """Return the outcome that an exception stands for, if any."""
     text = str(error)
     is_full = isinstance(error, OSError) and error.errno == errno.ENOMEM
-    # torch's allocator for the CPU raises a plain RuntimeError.
+    # torch's CPU allocator raises a plain RuntimeError.
     if is_full or isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
         return HOST_MEMORY
     if isinstance(error, (ImportError, OSError, AttributeError)) and re.search(r"undefined symbol: \w+", text):
@@ -28,7 +28,7 @@ def of_exception(error: BaseException) -> str | None:
 
 
 def of_process(code: int | None, told: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The outcome and the message of a process; an outcome of None if its exit code says enough."""
+    """Return a process's outcome and message; the outcome is None if the exit code says enough."""
     if told:
         return told.get("outcome"), str(told.get("message", ""))
     if code == -signal.SIGKILL:
@@ -39,6 +39,6 @@ def of_process(code: int | None, told: Mapping[str, Any]) -> tuple[str | None, s
 
 
 def go_first() -> None:
-    """Let Linux choose this process when the host runs out of memory, and nobody else's."""
+    """Make this process the OOM killer's first choice."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,4 +1,4 @@
-"""Why a command cannot be run on an emulated GPU, each reason with its own exit code."""
+"""Why a command cannot run on an emulated GPU: one exception and exit code for each reason."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class NoCompilerError(EmulationError):
 
 
 class NoCudaTorchError(EmulationError):
-    """The command's Python has no torch that was built for CUDA."""
+    """The command's Python has no CUDA build of torch."""
 
     exit_code = 3
 
 
 class ArchitectureError(EmulationError):
-    """The emulation does not run on this kind of machine."""
+    """The emulation does not support this CPU architecture."""
 
     exit_code = 4
 

@@ -1,4 +1,4 @@
-"""The dispatch mode that follows values: each operator runs on the emulated GPU, and then, if it can, on the CPU."""
+"""The dispatch mode that follows values: runs each operator on the emulated GPU, then if possible on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memtune_runner.emulated.values import (
 )
 
 _aten = torch.ops.aten
-# Their output has the shape that values say, and on a GPU without values that would be any shape.
+# Their output's shape depends on values; on a GPU without values it would be arbitrary.
 _SHAPED_BY_VALUES = torch.Tag.dynamic_output_shape
 _SCALARS = (_aten._local_scalar_dense, _aten.is_nonzero, _aten.equal)
 _COPIES = (_aten._to_copy, _aten.copy_, _aten.clone, _aten._foreach_copy_)
@@ -40,12 +40,12 @@ class Following(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operator where it belongs, and say what is known of its results."""
+        """Run the operator on its device and record what is known of its results."""
         kwargs = dict(kwargs or {})
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-            return func(*args, **kwargs)  # it asks for shapes only
+            return func(*args, **kwargs)  # only shapes are wanted
         if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):  # type: ignore[attr-defined]
-            return NotImplemented  # a tensor of tensors: what it calls comes by here again
+            return NotImplemented  # a tensor subclass: its inner operators arrive here later
         inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
         packet = func.overloadpacket
         if packet in _SCALARS and any(each.is_cuda for each in inputs):
@@ -61,14 +61,14 @@ class Following(TorchDispatchMode):
         return result
 
     def show(self, tensor: torch.Tensor, plain: Callable[..., str]) -> str:
-        """A tensor as text; torch takes every mode away before it looks, and would find no values."""
+        """Format a tensor; torch removes every mode before it prints, and would find no values."""
         if not is_small(tensor):
             return f"tensor(..., device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
         self._note([tensor])
         return plain(self._tensor_on_host(tensor.detach()).clone())
 
     def doubt_numbers(self) -> None:
-        """After a backward pass, whose operators nobody followed: gradients may have been added to what was zero."""
+        """Mark all values as not true after a backward pass, which was not followed and may have added gradients."""
         self._book.doubt()
 
     def _read(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
@@ -85,7 +85,7 @@ class Following(TorchDispatchMode):
         return all(each is not None and each.is_true for each in known)
 
     def _shaped_by_values(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
-        """A script reads a shape here, whether it looks at it or not."""
+        """Run an operator whose output shape depends on values, which counts as a read by the script."""
         self._note(inputs)
         is_true = self._are_true(inputs)
         device = next(each.device for each in inputs if each.is_cuda)
@@ -102,7 +102,7 @@ class Following(TorchDispatchMode):
         return tree_map_only(torch.Tensor, there, result)
 
     def _numbers_of_masks(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Indexing by a mask asks for its places inside the operator, where nobody could follow."""
+        """Convert masks to indices, because the operator would do so inside, where it cannot be followed."""
         found: list[torch.Tensor | None] = []
         for index in indices:
             if index is not None and index.is_cuda and index.dtype in (torch.bool, torch.uint8):
@@ -117,7 +117,7 @@ class Following(TorchDispatchMode):
         return found
 
     def _on_host(self, values: Any) -> Any:
-        """The arguments with the emulated GPU's tensors as the CPU sees them."""
+        """Return the arguments with tensors of the emulated GPU as CPU tensors."""
         values = tree_map_only(torch.device, lambda _: torch.device("cpu"), values)
         return tree_map_only(torch.Tensor, self._tensor_on_host, values)
 
@@ -139,14 +139,14 @@ class Following(TorchDispatchMode):
         self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> None:
         if func.overloadpacket is _aten.lift_fresh:
-            # What torch.tensor() made: its copy from the host was kept from every mode.
+            # The result of torch.tensor(), whose copy from the host no mode sees.
             self._book.put(outputs[0], Known(True) if is_small(outputs[0]) else None)
             return
         written = self._written(func, args, kwargs, inputs, outputs)
         if func.namespace in ("c10d", "_c10d_functional"):
             self._follow_messages(inputs, outputs)
         elif not written or func.overloadpacket in _EMPTY:
-            return  # views, and memory that nobody has written
+            return  # views, and uninitialized memory
         elif any(each.is_meta for each in written):
             return
         elif func.overloadpacket in _COPIES and not all(each.is_cuda for each in written):
@@ -155,14 +155,14 @@ class Following(TorchDispatchMode):
             try:
                 is_followed = self._compute(func, args, kwargs, inputs, written)
             except (NotImplementedError, RuntimeError, ValueError, IndexError, TypeError):
-                is_followed = False  # a kernel that the CPU has not, or values that it does not take
+                is_followed = False  # a missing CPU kernel, or values that it rejects
             if not is_followed:
                 self._lose(inputs, written)
 
     def _written(
         self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The tensors that the operator has written: its new outputs, and arguments that its schema marks."""
+        """Return the tensors that the operator writes: new outputs, and arguments marked in its schema."""
         old = {each.untyped_storage()._cdata for each in inputs}
         new = [each for each in outputs if each.untyped_storage()._cdata not in old]
         marked = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
@@ -181,7 +181,7 @@ class Following(TorchDispatchMode):
                 target.copy_(self._tensor_on_host(source))
 
     def _follow_messages(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Every peer is taken to hold what this rank holds; the library has copied small messages."""
+        """Assume that every peer holds what this rank holds; the library has copied small messages."""
         there = [each for each in (*inputs, *outputs) if each.is_cuda]
         known = [self._book.of(each) for each in there]
         if any(each is not None and each.fill is None for each in known):
@@ -190,7 +190,7 @@ class Following(TorchDispatchMode):
                     self._book.put(tensor, Known(False))
 
     def _lose(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
-        """What was written anew is absent; what was written over keeps its numbers, which are sane, but not true."""
+        """Mark new outputs as absent; overwritten ones keep their numbers, which are plausible but not true."""
         old = {each.untyped_storage()._cdata for each in inputs}
         for tensor in written:
             known = self._book.of(tensor)
@@ -222,7 +222,7 @@ class Following(TorchDispatchMode):
         return True
 
     def _materialize(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
-        """What is written over has to be in memory first, as the CPU will write only a part of it."""
+        """Fill memory that will be overwritten, since the CPU may write only a part of it."""
         old = {each.untyped_storage()._cdata for each in inputs}
         for tensor in written:
             if tensor.is_cuda and tensor.untyped_storage()._cdata in old:
@@ -237,7 +237,7 @@ class Following(TorchDispatchMode):
     def _write(
         self, result: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor], is_true: bool
     ) -> None:
-        """New outputs are copied to where they belong; arguments that were written over have been so already."""
+        """Copy new outputs to the emulated GPU; arguments written in place are there already."""
         old = {each.untyped_storage()._cdata for each in inputs}
         fresh = [each for each in written if each.untyped_storage()._cdata not in old]
         made = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
@@ -257,7 +257,7 @@ class Following(TorchDispatchMode):
         written: Sequence[torch.Tensor],
         is_true: bool,
     ) -> bool:
-        """Of equal elements the result is equal, too: one element is computed for all."""
+        """Compute an operator on uniform tensors, whose result is uniform: one element stands for all."""
         if (value := created_value(func.overloadpacket.__name__, args, written[0].dtype)) is not None:
             self._book.put(written[0], Known(is_true, value))
             return True

@@ -1,4 +1,4 @@
-"""What a process has to be started with, so that it sees the emulated GPU."""
+"""The environment variables that make a process see the emulated GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtune_runner.emulated.installed import Installed
 
 
 def known_gpu(name: str) -> Gpu:
-    """The GPU of the table; raise UnknownGpuError if there is none of this name."""
+    """Return the GPU of this name from the table, or raise UnknownGpuError."""
     try:
         return find(name)
     except ValueError as error:
@@ -23,25 +23,25 @@ def known_gpu(name: str) -> Gpu:
 
 
 def outside_bytes(ranks: int) -> dict[str, int]:
-    """What is kept free of the GPU for that which lies outside of torch's allocator, by its parts."""
+    """Return the memory kept free for what lies outside torch's allocator, by component."""
     return {name: int(size) for name, size in outside_sizes(ranks).items()}
 
 
 def variables(gpu: Gpu, ranks: int, torch: Installed) -> dict[str, str]:
-    """The variables of a process on this GPU; the library is built unless it is there."""
+    """Return the variables of a process on this GPU; the library is built if necessary."""
     library = build(torch.directory, torch.torch, torch.cuda)
     outside = sum(outside_bytes(ranks).values())
     return {
         **_preloading(library),
         environment.EMULATED_GPU: gpu_variable(chip_of(gpu.name), gpu.usable_bytes, outside, torch),
-        # NCCL's watchdogs would wait for ranks that are not there.
+        # NCCL's watchdogs would wait for ranks that do not exist.
         "TORCH_NCCL_ENABLE_MONITORING": "0",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     }
 
 
 def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Installed) -> str:
-    """The GPU as the emulation in C reads it."""
+    """Return the description of the GPU for the emulation in C."""
     cuda = [int(part) for part in torch.cuda.split(".")[:2]]
     cudnn, nccl = torch.cudnn, torch.nccl
     numbers = {
@@ -56,8 +56,7 @@ def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Insta
 
 
 def _preloading(library: Path) -> dict[str, str]:
-    """What puts the emulation before NVIDIA's libraries. A library's own search path beats LD_LIBRARY_PATH, so it is
-    the preloaded symbols that win; the empty libraries only answer to names that are not there."""
+    """Return variables that load the emulation before NVIDIA's libraries: their search paths beat LD_LIBRARY_PATH."""
     return {
         "LD_PRELOAD": prepended(str(library / LIBRARY), os.environ.get("LD_PRELOAD")),
         "LD_LIBRARY_PATH": prepended(str(library / "empty"), os.environ.get("LD_LIBRARY_PATH")),
@@ -65,5 +64,5 @@ def _preloading(library: Path) -> dict[str, str]:
 
 
 def prepended(first: str, rest: str | None) -> str:
-    """A search path with one more entry in front."""
+    """Prepend an entry to a search path."""
     return f"{first}:{rest}" if rest else first

@@ -1,4 +1,4 @@
-"""What torch's memory history tells of a run: who held the memory at its peak, and what came and went in a step."""
+"""Analyses torch's memory history: what held the memory at its peak, and what came and went in a step."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 from memtune.wire.report import Phase
 from memtune_runner.rank.users_code import is_users
 
-# Events that torch keeps, each with its stack; the oldest go first.
+# How many events torch keeps, each with its stack; the oldest are dropped.
 MOST_EVENTS = 1_000_000
 KINDS = tuple(str(phase) for phase in Phase)
 _MOST_SITES = 20
 _MOST_POINTS = 1600
 _LIBRARIES = ("/site-packages/", "/dist-packages/")
-# torch, and what stands in between here: neither is the line that asked.
+# torch and MemTune's own code, which are not the line that allocated.
 _INNER = ("/torch/", "/memtune_runner/emulated/", "/memtune_runner/watch/", "<")
 _NOBODY = "no line of Python"
 
 
 class Change(NamedTuple):
-    """A phase and when it was left, in microseconds as torch counts them."""
+    """A phase and its end, in microseconds of torch's clock."""
 
     until_us: int
     phase: str
@@ -35,7 +35,7 @@ class _Block(NamedTuple):
 
 
 def told(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
-    """Both, as a result tells them. ``changes`` are in order, the last one that of the phase at the end."""
+    """Return both for a result. ``changes`` are in order and end with the current phase."""
     blocks, most, place = _at_peak(events, changes)
     return {
         "isWhole": len(events) < MOST_EVENTS,
@@ -49,7 +49,7 @@ def told(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict
 def _replayed(
     events: Sequence[Mapping[str, Any]], changes: Sequence[Change]
 ) -> Iterator[tuple[dict[int, _Block], _Block | None, int]]:
-    """After each event: the blocks that live, and the one that came or went, with its size as a gain or a loss."""
+    """Yield after each event: the live blocks, the block that came or went, and the change in bytes."""
     live: dict[int, _Block] = {}
     for event in events:
         block, gain = None, 0
@@ -67,7 +67,7 @@ def _phase_at(changes: Sequence[Change], time_us: int) -> int:
 
 
 def _at_peak(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> tuple[list[_Block], int, int]:
-    """The blocks that lived when most did, their bytes, and the place of that event."""
+    """Return the live blocks at the peak, their bytes, and the index of that event."""
     now = most = peak = 0
     for place, (_, _, gain) in enumerate(_replayed(events, changes)):
         now += gain
@@ -80,7 +80,7 @@ def _at_peak(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> 
 
 
 def _largest(blocks: Sequence[_Block]) -> list[dict[str, Any]]:
-    """The lines that hold most, each with the line of a library that asked for it on its behalf."""
+    """Return the lines that hold most, each with the library line that allocated for it."""
     sizes: Counter[tuple[str, str, str]] = Counter()
     counts: Counter[tuple[str, str, str]] = Counter()
     for block in blocks:
@@ -94,7 +94,7 @@ def _largest(blocks: Sequence[_Block]) -> list[dict[str, Any]]:
 
 
 def _site(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """The user's line, and the innermost one that is not torch's, where that is another."""
+    """Return the user's line, and the innermost line outside torch if it is another."""
     outer = [each for each in frames if not any(part in each["filename"] for part in _INNER)]
     own = (each for each in outer if is_users(each["filename"]) and not _is_library(each["filename"]))
     users, within = next(own, None), next(iter(outer), None)
@@ -113,7 +113,7 @@ def _line(frame: Mapping[str, Any]) -> str:
 
 
 def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any] | None:
-    """The last whole optimizer step: bytes after its events by the phase that asked for them; None if there is none."""
+    """Return the last whole optimizer step: bytes by allocating phase after each event; None if there is none."""
     found = _last_step([change.phase for change in changes])
     if found is None:
         return None
@@ -138,9 +138,9 @@ def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dic
 
 
 def _last_step(phases: Sequence[str]) -> tuple[int, int] | None:
-    """The places of the first and the last phase of the last step that came to its end; None if none did.
+    """Return the indices of the first and the last phase of the last complete step; None if there is none.
 
-    A save or an evaluation goes back to the phase before it: it is the first one after a backward pass that counts.
+    After a save or an evaluation the previous phase returns, so the first step phase after a backward pass counts.
     """
     found, first, is_backward = None, None, False
     for place, phase in enumerate(phases):
@@ -155,7 +155,7 @@ def _last_step(phases: Sequence[str]) -> tuple[int, int] | None:
 
 
 def _thinned(points: Sequence[tuple[int, ...]]) -> list[int]:
-    """Places evenly spread over all points: of each stretch the one at which most is there."""
+    """Return indices spread evenly over all points: of each stretch, that with the most bytes."""
     stride = -(-len(points) // _MOST_POINTS)
     stretches = (range(start, min(start + stride, len(points))) for start in range(0, len(points), stride))
     return [max(stretch, key=lambda place: sum(points[place])) for stretch in stretches]

@@ -1,4 +1,4 @@
-"""The torch that a command's Python would import: found without importing it, which takes the emulation to be built."""
+"""Finds the torch of a command's Python without importing it, which would need the emulation to be built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError, NoCudaTorchError
 
-# Run by the command's own Python, whose version may be older than ours.
+# Run by the command's own Python, which may be older.
 _LOOK = """
 import importlib.util, json, pathlib, platform, runpy, sys
 from importlib import metadata
@@ -34,12 +34,12 @@ if spec and spec.origin:
 print(json.dumps(found))
 """
 _LOOK_SECONDS = 60
-# Where nothing says which release of a library torch was built with, a recent one.
+# A recent release of each library, if nothing tells which one torch was built with.
 _CUDNN, _NCCL = (9, 20, 0), (2, 29, 7)
 
 
 class Installed(NamedTuple):
-    """A CUDA build of torch, and the versions of NVIDIA's libraries that it runs with."""
+    """A CUDA build of torch, and the versions of the NVIDIA libraries that it uses."""
 
     python: tuple[str, ...]
     directory: Path
@@ -50,12 +50,12 @@ class Installed(NamedTuple):
 
 
 def find(command: Command) -> Installed:
-    """The torch of the Python that a command names, by itself or by its launcher."""
+    """Return the torch of the Python that a command names, directly or by its launcher."""
     return find_in(_python(command))
 
 
 def find_in(python: tuple[str, ...]) -> Installed:
-    """The torch of a Python, given with its options."""
+    """Return the torch of a Python, given with its options."""
     found = _look(python)
     if (found["system"], found["machine"]) != ("Linux", "x86_64"):
         raise ArchitectureError(
@@ -103,7 +103,7 @@ def _look(python: Sequence[str]) -> dict[str, Any]:
 
 
 def _version(found: dict[str, Any], name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """The release of a library that is installed; else the one that torch's own package requires."""
+    """Return the release of an installed library, or the one that torch's package requires."""
     installed = found.get("installed")
     lines = [f"{key}=={value}" for key, value in installed.items()] if isinstance(installed, dict) else []
     requires = found.get("requires")

@@ -1,4 +1,4 @@
-"""A rank of a job on the emulated GPU: rank 0, whose process stands for all ranks of all nodes."""
+"""Prepares rank 0 of a job on the emulated GPU, whose process stands for all ranks of all nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memtune_runner.rank.settings import Settings
 
 
 def prepare(words: Sequence[str]) -> int:
-    """Find what runs of a command need and build it, before there are any; the exit code, and a sentence if not 0."""
+    """Find and build what a command needs before its runs start; return the exit code, with a message if not 0."""
     try:
         command = parse(words)
         torch = _torch_of(command, checks.python_of(command))
@@ -32,8 +32,8 @@ def prepare(words: Sequence[str]) -> int:
 
 
 def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> dict[str, str]:
-    """What the rank's process has to be started with."""
-    assert settings.gpu_memory_bytes is not None  # the settings refuse an emulated GPU without a size
+    """Return the variables of the rank's process."""
+    assert settings.gpu_memory_bytes is not None  # the settings reject an emulated GPU without a size
     try:
         gpu = emulated_gpu.known_gpu(settings.gpu_name).with_memory(settings.gpu_memory_bytes)
         return emulated_gpu.variables(gpu, settings.world, _torch_of(command, python))

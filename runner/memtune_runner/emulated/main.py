@@ -1,4 +1,4 @@
-"""The `emulate` subcommand: runs a command as one rank on an emulated GPU, and writes down what its memory did."""
+"""The `emulate` subcommand: runs a command as one rank on an emulated GPU and writes what its memory did."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ EXIT_CODES = {
     COMPLETED: 0, FAILED: 1, OUT_OF_MEMORY: 6, TIME_LIMIT: 7, endings.HOST_MEMORY: 8, endings.MISSING_SYMBOL: 9,
 }  # fmt: skip
 _GPUS_PER_NODE = 8
-# For a command whose time is up, to write down what its memory was.
+# The time that a command gets to write its memory down after its limit.
 _GRACE_SECONDS = 10
 
 
 class Request(NamedTuple):
-    """What is to be emulated."""
+    """What to emulate."""
 
     gpu: str
     ranks: int | None
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Emulate what the command line says; the result goes to ``--output``, and the exit code says how it ended."""
+    """Emulate as the command line says. ``--output`` gets the result; the exit code says how the command ended."""
     parser = argparse.ArgumentParser(prog="python -m memtune_runner emulate")
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--ranks", type=int)
@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def emulate(request: Request) -> dict[str, Any]:
-    """Run the command and tell what its memory did."""
+    """Run the command and return what its memory did."""
     gpu = known_gpu(request.gpu)
     try:
         command = parse(request.words)
@@ -107,7 +107,7 @@ def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
 
 
 def _of_rank(ranks: int) -> dict[str, str]:
-    """What a launcher would tell the first rank."""
+    """Return the variables that a launcher would set for the first rank."""
     return {
         "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(min(ranks, _GPUS_PER_NODE)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
@@ -125,16 +125,16 @@ def _task(command: Command, ranks: int, snapshot: Path | None) -> dict[str, Any]
 def _run(
     python: Sequence[str], task: Mapping[str, Any], variables: Mapping[str, str], time_limit: int
 ) -> tuple[int | None, dict[str, Any]]:
-    """The exit code, or None if the time was up, and what the process has written down."""
+    """Return the exit code, or None after a timeout, and what the process has written."""
     with tempfile.TemporaryDirectory() as temporary:
         directory, told = Path(temporary), Path(temporary, "result.json")
         for package in (memtune, memtune_runner):
-            # The command's Python gets these two and nothing else of ours.
+            # The command's Python gets these two packages and nothing else of MemTune's.
             (directory / package.__name__).symlink_to(Path(str(package.__file__)).parent)
         path = prepended(temporary, variables.get("PYTHONPATH"))
         programs = nvidia_smi.beside(directory, python[0], variables.get("PATH"))
         words = [*python, "-m", "memtune_runner", "emulated", json.dumps({**task, "told": str(told)})]
-        # Standard output is the report's.
+        # Standard output belongs to the report.
         process = subprocess.Popen(
             words, env={**variables, "PYTHONPATH": path, "PATH": programs}, stdin=subprocess.DEVNULL, stdout=sys.stderr,
             start_new_session=True,
@@ -147,7 +147,7 @@ def _run(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_SECONDS)
         finally:
-            # What the command has started ends with it.
+            # End what the command has started, too.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -1,6 +1,6 @@
-"""An `nvidia-smi` that answers for the emulated GPU, for scripts that call it.
+"""An `nvidia-smi` for the emulated GPU, for scripts that call it.
 
-Its file is run by the command's own Python, without our packages; the preloaded library answers it, as NVML does.
+The command's own Python runs this file without MemTune's packages; the preloaded library answers it as NVML would.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MIB = 2**20
 
 
 def beside(directory: Path, python: str, path: str | None) -> str:
-    """Put the program in a directory; the PATH that finds it first."""
+    """Write the program into a directory and return a PATH that finds it first."""
     programs = directory / "bin"
     programs.mkdir()
     program = programs / NAME
@@ -27,7 +27,7 @@ def beside(directory: Path, python: str, path: str | None) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Answer what scripts ask most: the list of GPUs, a query of their properties, or the page."""
+    """Answer common queries: the list of GPUs, properties, or the status page."""
     options = _options(words)
     facts = _facts()
     if options is None:
@@ -49,7 +49,7 @@ def main(words: list[str]) -> int:
 
 
 def _options(words: list[str]) -> dict[str, str] | None:
-    """The options by their long names; None if there is one that is not known."""
+    """Return the options under their long names; None if one is unknown."""
     longer = {"-i": "--id", "--list-gpus": "-L"}
     found: dict[str, str] = {}
     left = list(words)
@@ -77,7 +77,7 @@ def _queried(names: list[str], form: list[str], facts: dict[str, str]) -> list[s
 
 
 def _facts() -> dict[str, str]:
-    """What the library says. How much memory another process has in use, it cannot know."""
+    """Query the library, which cannot know the memory that another process uses."""
     nvml = ctypes.CDLL(None)
     text = ctypes.create_string_buffer(96)
 

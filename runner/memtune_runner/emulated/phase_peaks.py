@@ -1,4 +1,4 @@
-"""The allocator's peaks in each phase of a training, hidden from the script: it sees the peaks since its own resets."""
+"""The allocator's peaks in each phase of a training, invisible to the script's own peak counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _METRICS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved"
 
 
 class PhasePeaks:
-    """Starts new peaks whenever the process goes from one phase to another. Made once torch is imported."""
+    """Resets peaks whenever the process enters another phase. Created after the import of torch."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cuda, native = torch.cuda, torch._C
@@ -23,26 +23,26 @@ class PhasePeaks:
         self._by_phase: dict[Phase, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_METRICS, 0))
         self._recent = dict.fromkeys(_METRICS, 0)
         self._changes: list[Change] = []
-        # What the script would see, had nobody else reset anything.
+        # What the script would see if nobody else reset peaks.
         self._since_reset: dict[tuple[str, str], int] = {}
         native._cuda_memoryStats, native._cuda_resetPeakMemoryStats = self._shown, self._reset_by_script
-        if hasattr(native, "_accelerator_resetPeakStats"):  # torch.accelerator has ways of its own to the same peaks
+        if hasattr(native, "_accelerator_resetPeakStats"):  # torch.accelerator accesses the same peaks in its own way
             native._accelerator_getDeviceStats, native._accelerator_resetPeakStats = self._shown, self._reset_by_script
         phases.when_left(self._changed)
 
     def by_phase(self) -> dict[str, dict[str, int]]:
-        """The peaks of every phase until now, in the order in which they first began."""
+        """Return the peaks of every phase so far, in order of their first start."""
         self._left(phases.current())
         return {str(phase): dict(peaks) for phase, peaks in self._by_phase.items()}
 
     def since_last_call(self) -> dict[str, int]:
-        """The peaks since this was last called, whatever the script has reset meanwhile."""
+        """Return the peaks since the last call, regardless of the script's resets."""
         self._left(phases.current())
         found, self._recent = self._recent, dict.fromkeys(_METRICS, 0)
         return found
 
     def changes(self) -> list[Change]:
-        """When which phase was left, and the one that the process is in now."""
+        """Return when each phase ended, and the current one."""
         return [*self._changes, Change(_now_us(), str(phases.current()))]
 
     def _changed(self, phase: Phase) -> None:
@@ -77,5 +77,5 @@ class PhasePeaks:
 
 
 def _now_us() -> int:
-    """The time as torch's memory history tells it."""
+    """Return the time on the clock of torch's memory history."""
     return time.time_ns() // 1000

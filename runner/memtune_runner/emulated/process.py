@@ -1,4 +1,4 @@
-"""What a process on the emulated GPU needs of torch, and what it did there that a result has to tell."""
+"""Sets up torch in a process on the emulated GPU, and collects what only the emulation knows of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtune_runner.emulated.values import Values
 
 
 class Emulation:
-    """One process on the emulated GPU, as rank 0 of so many."""
+    """One process on the emulated GPU, as rank 0 of ``ranks``."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -33,7 +33,7 @@ class Emulation:
         self.active.enter_context(self._values.following())
 
     def _count_compilations(self, torch: ModuleType) -> None:
-        """Compiled code is not emulated: it runs as it was written, and the result says so."""
+        """Count compiled functions: they run uncompiled, and the result says so."""
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
         plain = torch.compile
 
@@ -44,7 +44,7 @@ class Emulation:
         torch.compile = counted  # type: ignore[attr-defined]  # of a module
 
     def measured(self) -> dict[str, Any]:
-        """What only the emulation knows, and what makes its numbers less certain."""
+        """Return the emulation's own measurements, and what makes its numbers less certain."""
         library = ctypes.CDLL(None)
         return {
             "hostPeakBytes": _host_peak_bytes(),

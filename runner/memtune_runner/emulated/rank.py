@@ -1,4 +1,4 @@
-"""One rank of a job on the emulated GPU, from the import of torch to the words about it in the log."""
+"""One rank of a job on the emulated GPU, from the import of torch to its summary in the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READS_TOLD = 3
 
 
 class EmulatedRank:
-    """Does nothing until it is attached, which a rank on another device never is."""
+    """Does nothing until attached; a rank on another device never is."""
 
     def __init__(self, ranks: int) -> None:
         self._emulation = Emulation(ranks)
@@ -33,7 +33,7 @@ class EmulatedRank:
         self._peaks: PhasePeaks | None = None
 
     def attach(self, torch: ModuleType, settings: Settings) -> EmulatedStatistics:
-        """Make torch, which has just been imported, ready for the emulated GPU; its counters."""
+        """Prepare torch, just imported, for the emulated GPU, and return its counters."""
         from memtune_runner.emulated.statistics import EmulatedStatistics
 
         self._torch, self._peaks = torch, PhasePeaks(torch)
@@ -47,7 +47,7 @@ class EmulatedRank:
         self._emulation.active.close()
 
     def tell(self) -> None:
-        """Say in the log what an emulated run is worth."""
+        """Log how far an emulated run can be trusted."""
         if self._torch is None or self._peaks is None:
             return
         measured = self._emulation.measured()
@@ -55,12 +55,12 @@ class EmulatedRank:
             phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
             told = {**measured, "phaseBytes": phase_bytes, **self._history(changes), "torch": self._torch.__version__}
             Path(path).write_text(json.dumps(told), encoding="utf-8")
-            return  # whoever asked for it says so
+            return  # the caller reports it
         for line in _words(measured):
             print(f"memtune: emulated GPU: {line}", file=sys.stderr, flush=True)
 
     def _history(self, changes: Sequence[Change]) -> dict[str, Any]:
-        assert self._torch is not None  # who has peaks has torch
+        assert self._torch is not None  # peaks imply torch
         cuda = self._torch.cuda
         if not cuda.is_initialized():
             return {"history": None}

@@ -1,4 +1,4 @@
-"""How many ranks a launcher was asked to start, by its options on the command line."""
+"""The number of ranks that a launcher was asked to start, from its command-line options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memtune_runner.command.command import Command
 from memtune_runner.emulated.errors import EmulationError
 
-# Each pair: the option that counts processes, and the one that counts the nodes which have so many.
+# Pairs of the options that count processes and nodes.
 _OPTIONS = {
     "--nproc-per-node": "--nnodes",
     "--num-gpus": "--num-nodes",
@@ -16,7 +16,7 @@ _OPTIONS = {
 
 
 def of_command(command: Command, words: Sequence[str]) -> int:
-    """The ranks that a command's launcher would start; one where there is none, or where it says nothing."""
+    """Return the ranks that a command's launcher would start; 1 without a launcher or a number."""
     before = words[: list(words).index(command.target)]
     options = _options(before)
     for processes, nodes in _OPTIONS.items():

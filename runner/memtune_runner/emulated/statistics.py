@@ -1,4 +1,4 @@
-"""The counters of an emulated GPU: those of torch's own allocator, and the size that a rehearsal takes away from it."""
+"""The counters of an emulated GPU: those of torch's allocator, with a size that a rehearsal may shrink."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memtune_runner.rank.reading import Reading
 
 
 class EmulatedStatistics(CudaStatistics):
-    """``budget_from_step`` is what the GPU has left once so many steps have ended; 0 is the start."""
+    """``budget_from_step`` is what the GPU has left after a number of steps; 0 is the start."""
 
     def __init__(self, budget_from_step: Mapping[int, int], peaks: PhasePeaks, keeps_history: bool) -> None:
         super().__init__(None)
@@ -49,6 +49,6 @@ class EmulatedStatistics(CudaStatistics):
         self._steps += 1
         if left_bytes := self._budget_from_step.get(self._steps):
             print(f"memtune: rehearsal: the emulated GPU has {gib(left_bytes)} from here on", file=sys.stderr)
-            # What is cached would hide the loss.
+            # Cached memory would hide the loss.
             torch.cuda.empty_cache()
             resize(left_bytes)

@@ -1,4 +1,4 @@
-"""The rendezvous of one rank that stands for all: a store that never waits for the others, who are not there."""
+"""The rendezvous of one rank that stands for all: a store that never waits for other ranks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _RANK = re.compile(r"\d+")
 
 
 def install(ranks: int) -> None:
-    """Make every way into `torch.distributed` that would meet other ranks meet this store."""
+    """Make every rendezvous of `torch.distributed` use this store."""
     distributed: Any = import_module("torch.distributed")
     if not distributed.is_available():
         return
-    # torch asks a store of Python's for its methods by their names.
+    # torch calls the methods of a Python store by name.
     store = type("LonelyStore", (LonelyStore, distributed.Store), {})(ranks)
 
     def meet(*_: Any, **__: Any) -> Iterator[tuple[Any, int, int]]:
-        # The groups keep the C++ half of the store alone; this closure keeps the other half alive.
+        # Process groups keep only the C++ half of the store alive; this closure keeps the Python half.
         yield store, int(os.environ["RANK"]), ranks
 
     # The package has a function of the same name.
@@ -30,8 +30,8 @@ def install(ranks: int) -> None:
 
 
 def _replace_gloo() -> None:
-    """Give torch's own `fake` backend to groups that ask for gloo, which would connect to each of the other ranks."""
-    import_module("torch.testing._internal.distributed.fake_pg")  # registers it
+    """Give groups that ask for gloo torch's `fake` backend, since gloo would connect to all other ranks."""
+    import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
     config: Any = import_module("torch.distributed.distributed_c10d").BackendConfig
     plain = config.get_device_backend_map
 
@@ -43,7 +43,7 @@ def _replace_gloo() -> None:
 
 
 class LonelyStore:
-    """Counters stand as if all ranks had counted; what another rank would have written is what this one wrote."""
+    """A store in which all ranks have counted, and other ranks' values are this rank's."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__()
@@ -52,11 +52,11 @@ class LonelyStore:
         self._alike: dict[str, bytes] = {}
 
     def set(self, key: str, value: Any) -> None:
-        """Keep a value, also for the keys of other ranks."""
+        """Set a value, also for keys of other ranks."""
         self._values[key] = self._alike[_RANK.sub("#", key)] = _bytes(value)
 
     def get(self, key: str) -> bytes:
-        """What was set, by this rank for another one if need be."""
+        """Return a value, if necessary this rank's in place of another's."""
         return self._values.get(key, self._alike.get(_RANK.sub("#", key), b""))
 
     def add(self, key: str, amount: int) -> int:
@@ -66,39 +66,39 @@ class LonelyStore:
         return total
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-        """Whoever comes first wins, and that is always this rank."""
+        """Return the winner's value, which is always this rank's."""
         return self._values.setdefault(key, _bytes(desired))
 
     def append(self, key: str, value: Any) -> None:
-        """Add to a value."""
+        """Append to a value."""
         self.set(key, self.get(key) + _bytes(value))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether this rank has set them."""
+        """Whether this rank has set the keys."""
         return all(key in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: object = None) -> None:
-        """All are there already, as far as anybody can tell."""
+        """Return at once: all keys count as set."""
 
     def delete_key(self, key: str) -> bool:
-        """Whether there was one."""
+        """Delete a key and return whether it existed."""
         return self._values.pop(key, None) is not None
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Several at once."""
+        """Return several values."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Any]) -> None:
-        """Several at once."""
+        """Set several values."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """`append`, `multi_get` and `multi_set` are there."""
+        """Whether `append`, `multi_get` and `multi_set` exist."""
         return True
 
     def num_keys(self) -> int:
-        """How many are set."""
+        """Return the number of keys."""
         return len(self._values)
 
 

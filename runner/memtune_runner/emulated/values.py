@@ -1,15 +1,15 @@
-"""Follows which values on the emulated GPU are known, so that what a script reads from it makes sense.
+"""Tracks which values on the emulated GPU are known, so that a script reads plausible ones.
 
-No kernel computes anything there. A tensor's values are therefore one of three:
+No kernel computes anything there, so the values of a tensor are one of three:
 
-- true: everything that they follow from came from the host and is small enough, so they are computed on the CPU, into
-  the memory of the emulated GPU (which is ordinary memory). The real operator runs first: allocations stay exact;
-- made up: they follow from something that was never computed, and are consistent with one another. What was never
-  computed counts as uniform, filled with ones unless operators on such tensors gave another number;
-- absent: nobody knows them, and they count as ones.
+- true: they derive only from host data and are small enough, so the CPU computes them into the emulated GPU's memory,
+  which is ordinary memory. The real operator runs first, so allocations stay exact;
+- made up: they derive from something never computed, and are consistent with one another. What was never computed
+  counts as uniform: ones, unless operators on such tensors gave another number;
+- absent: unknown, and counted as ones.
 
-Reading a value is noted with its line. The mode stands aside during the backward pass: under any mode torch adds up
-gradients out of place, which would take memory that no GPU run takes. What checkpointing recomputes is followed again.
+Each read of a value is recorded with its line. The mode is suspended during the backward pass: under any mode torch
+adds gradients out of place, which takes memory that a GPU run does not. Recomputed blocks are followed again.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TRUE, MADE_UP = "true", "made up"
-# The most elements that the CPU computes for: of floating point numbers, and of masks and indices.
+# The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
 _FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
 _OURS = str(Path(__file__).parent.parent)
 
 
 class Known(NamedTuple):
-    """What is known of a storage. Without a ``fill`` its values are in its memory; else all of them are that."""
+    """What is known of a storage: with a ``fill`` all values equal it, otherwise they are in its memory."""
 
     is_true: bool
     fill: float | None = None
 
 
 class Reads:
-    """Where the script looked at values of the GPU."""
+    """Where the script read values of the GPU."""
 
     def __init__(self) -> None:
         self._times: Counter[tuple[str, int, str]] = Counter()
 
     def note(self, is_true: bool) -> None:
-        """The script reads a value now."""
+        """Record that the script reads a value now."""
         frame = sys._getframe(1)
         while frame.f_back is not None and _is_library(frame.f_code.co_filename):
             frame = frame.f_back
         self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP] += 1
 
     def report(self) -> list[dict[str, Any]]:
-        """The places, the most frequent first."""
+        """Return the places, most frequent first."""
         return [
             {"file": file, "line": line, "value": value, "times": times}
             for (file, line, value), times in self._times.most_common()
@@ -64,23 +64,23 @@ def _is_library(file: str) -> bool:
 
 
 class Book:
-    """What is known of each storage, as long as it lives."""
+    """What is known of each storage, for as long as it lives."""
 
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
 
     def of(self, tensor: Any) -> Known | None:
-        """What is known of a tensor; nothing is known of most."""
+        """Return what is known of a tensor, which for most is nothing."""
         return self._known.get(tensor.untyped_storage()._cdata)
 
     def fill_of(self, tensor: Any) -> float | None:
-        """The one value of all elements, or None if they are in memory."""
+        """Return the single value of all elements; None if they are in memory."""
         known = self.of(tensor)
         return _DEFAULT_FILL if known is None else known.fill
 
     def put(self, tensor: Any, known: Known | None) -> None:
-        """Say what is known of a tensor's storage from now on."""
+        """Record what is known of a tensor's storage from now on."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if known is None:
@@ -97,7 +97,7 @@ class Book:
             self._references[key] = weakref.ref(storage, forget)
 
     def doubt(self) -> None:
-        """Nothing is true any more; what is in memory stays."""
+        """Mark all values as not true; those in memory stay."""
         self._known = {key: known._replace(is_true=False) for key, known in self._known.items()}
 
 
@@ -108,12 +108,12 @@ class Values:
         self.reads = Reads()
 
     def report(self) -> list[dict[str, Any]]:
-        """Where the script looked."""
+        """Return where the script read values."""
         return self.reads.report()
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follow from here on; torch has been imported."""
+        """Follow values from now on; torch must be imported."""
         from memtune_runner.emulated.aside import standing_aside
         from memtune_runner.emulated.following import Following
 
@@ -123,12 +123,12 @@ class Values:
 
 
 def is_small(tensor: Any) -> bool:
-    """Whether the CPU computes for it."""
+    """Whether the CPU computes the tensor's values."""
     return bool(tensor.numel() <= (_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _INTEGERS))
 
 
 def on_host(tensor: Any) -> Any:
-    """The same elements of the emulated GPU's memory, as a tensor of the CPU."""
+    """Return the same memory of the emulated GPU as a CPU tensor."""
     import torch
 
     if not tensor.numel():
@@ -141,17 +141,17 @@ def on_host(tensor: Any) -> Any:
 
 
 def created_value(name: str, args: Sequence[Any], dtype: Any) -> float | None:
-    """What all elements are that an operator makes from nothing but their number; None of any other operator."""
+    """Return the value of all elements that a creation operator produces; None for other operators."""
     import torch
 
     if name in ("full", "new_full"):
-        # A tensor of whole numbers or of truth values holds another value than the one that was given.
+        # Integer and boolean tensors convert the given value.
         return float(torch.full((), args[1 if name == "full" else 2], dtype=dtype))
     return {"zeros": 0.0, "new_zeros": 0.0, "ones": 1.0, "new_ones": 1.0}.get(name)
 
 
 def uniform_result(name: str, fill: float, shrink: float) -> float | None:
-    """What a reduction of equal elements gives; ``shrink`` elements go into each result."""
+    """Return the result of reducing equal elements, of which ``shrink`` go into each result."""
     if name in ("sum", "nansum", "count_nonzero"):
         return fill * shrink if name != "count_nonzero" else (shrink if fill else 0)
     if name in ("linalg_vector_norm", "norm"):
@@ -162,7 +162,7 @@ def uniform_result(name: str, fill: float, shrink: float) -> float | None:
 
 
 def balanced_choice(shape: Sequence[int], choices: int) -> Any:
-    """Indices that choose each of so many equally often, as a router with a balancing loss is trained to do."""
+    """Return indices that choose each of ``choices`` equally often, as a router trained with a balancing loss."""
     import torch
 
     total = math.prod(shape)

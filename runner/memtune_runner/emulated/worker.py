@@ -1,4 +1,4 @@
-"""The process on the emulated GPU: runs the user's script as Python would, and writes down what its memory did."""
+"""The process on the emulated GPU: runs the user's script as Python would, and writes what its memory did."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PEAKS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one task, which the process above has written as JSON."""
+    """Run one task, which the parent process has written as JSON."""
     task = json.loads(words[0])
     # What the script starts by itself finds nothing of ours on its path.
     os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
     session.tell(ending)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Communicators would wait at Python's end for ranks that are not there.
+    # Communicators would wait at Python's exit for ranks that do not exist.
     os._exit(code)
 
 
@@ -59,7 +59,7 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _exit_code(error: SystemExit) -> int:
-    """As Python itself reads it: nothing is 0, and a sentence is printed and is 1."""
+    """Return the exit code as Python would: None is 0; a message is printed and is 1."""
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
     print(error.code, file=sys.stderr)
@@ -67,7 +67,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 class Session:
-    """What is set up once torch is there, and what is read from it at the end."""
+    """Everything set up once torch is imported and read at the end."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
@@ -76,7 +76,7 @@ class Session:
         self.emulation = Emulation(task["ranks"])
 
     def torch_imported(self, torch: ModuleType) -> None:
-        """Called when the script has imported torch."""
+        """Set up, after the script has imported torch."""
         self._torch = torch
         reset = torch._C._cuda_resetPeakMemoryStats
 
@@ -85,14 +85,14 @@ class Session:
             reset(device)
 
         torch._C._cuda_resetPeakMemoryStats = keep_and_reset
-        if hasattr(torch._C, "_accelerator_resetPeakStats"):  # torch.accelerator has a way of its own to the same peaks
+        if hasattr(torch._C, "_accelerator_resetPeakStats"):  # torch.accelerator accesses the same peaks in its own way
             torch._C._accelerator_resetPeakStats = keep_and_reset
         if self._task["snapshot"]:
             torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
         self.emulation.torch_imported(torch)
 
     def _keep_peaks(self) -> None:
-        """A script that resets the peaks must not hide the largest."""
+        """Keep the largest peaks when the script resets them."""
         assert self._torch is not None
         if self._torch.cuda.is_initialized():
             statistics = self._torch.cuda.memory_stats()
@@ -100,13 +100,13 @@ class Session:
                 self._peaks[name] = max(self._peaks.get(name, 0), statistics.get(f"{key}.all.peak", 0))
 
     def ending_of(self, error: BaseException) -> dict[str, Any]:
-        """How an exception of the script's is told."""
+        """Describe an exception of the script."""
         out_of_memory = self._torch is not None and isinstance(error, self._torch.OutOfMemoryError)
         message = f"{type(error).__name__}: {error}"
         return {"outOfMemory": out_of_memory, "outcome": endings.of_exception(error), "message": message}
 
     def tell(self, ending: dict[str, Any]) -> None:
-        """Write the result for the process above."""
+        """Write the result for the parent process."""
         told = {**ending, "measured": self._measured() if self._torch is not None else None}
         Path(self._task["told"]).write_text(json.dumps(told), encoding="utf-8")
 

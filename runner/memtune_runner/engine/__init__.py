@@ -1,4 +1,4 @@
-"""``initialize``: a plan made real around a user's model, in three lines of the script."""
+"""``initialize``: applies the run's plan to a user's model, in three lines of the script."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def initialize(
 ) -> Engine:
     """Prepare a model for training under the plan of this run.
 
-    ``loss(model, micro)`` gives the mean loss of a micro-batch; without it the model is called with the micro-batch's
-    entries and must give an output with a ``loss``, as Hugging Face models do. ``fused_loss(model, micro)`` gives the
-    same without keeping the logits, for plans that ask for it. ``tokens(micro)`` says over how many elements that mean
-    is taken, where labels do not tell. ``optimizer(parameters)`` replaces the plan's optimizer,
+    ``loss(model, micro)`` returns the mean loss of a micro-batch; without it the model is called with the micro-batch's
+    entries and must return an output with a ``loss``, as Hugging Face models do. ``fused_loss(model, micro)`` returns
+    the same without keeping the logits, for plans that ask for it. ``tokens(micro)`` returns the number of elements in
+    that mean, if it cannot be derived from labels. ``optimizer(parameters)`` replaces the plan's optimizer;
     ``scheduler(optimizer)`` is stepped once per optimizer step. ``settings`` are read from the environment.
     """
     settings = settings or read_settings(os.environ)
@@ -61,7 +61,7 @@ def initialize(
 
 
 def backend_of(model: nn.Module, setup: Setup) -> Backend:
-    """The backend of the plan. Each is imported where it is used, for its library may be missing."""
+    """Return the plan's backend. Backends are imported lazily, because their library may be missing."""
     match setup.settings.plan.sharding.backend:
         case "ddp":
             from memtune_runner.engine.ddp import DdpBackend
@@ -100,7 +100,7 @@ def _fused(loss: Loss | None, plan: Plan) -> Loss:
 
 
 def _shifts_labels(model: nn.Module) -> bool:
-    """Whether a Hugging Face model predicts the next token, for which it shifts the labels inside."""
+    """Whether a Hugging Face model predicts the next token and therefore shifts the labels itself."""
     return getattr(model, "loss_type", None) == "ForCausalLM"
 
 

@@ -1,4 +1,4 @@
-"""Batches of any shape: nested tuples, lists and mappings of tensors whose first dimension counts rows."""
+"""Operations on batches: nested tuples, lists and mappings of tensors whose first dimension is the rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from memtune_runner.rank.batch_tree import changed, columns
 
-IGNORED_LABEL = -100  # what torch's cross entropy and Hugging Face models leave out of the mean
+IGNORED_LABEL = -100  # excluded from the mean by torch's cross entropy and by Hugging Face models
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows a batch has."""
+    """Return the number of rows of a batch."""
     tensors = _tensors(batch)
     if not tensors:
         raise ValueError("a batch must hold at least one tensor whose first dimension counts rows; this one holds none")
@@ -24,24 +24,24 @@ def rows_of(batch: Any) -> int:
 
 
 def rows_between(batch: Any, first: int, end: int) -> Any:
-    """The rows from ``first`` up to ``end``."""
+    """Return the rows from ``first`` up to ``end``."""
     return changed(batch, lambda _, each: each[first:end] if each.dim() else each)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch on a device."""
+    """Return the batch on a device."""
     return changed(batch, lambda _, each: each.to(device, non_blocking=True))
 
 
 def filler_like(batch: Any) -> Any:
-    """One row for a rank that has none: its own first row, or ones, which are a token and no masked position."""
+    """Return one row for a rank that has none: its own first row, or ones, which are a token and not masked."""
     if rows_of(batch):
         return rows_between(batch, 0, 1)
     return changed(batch, lambda _, each: each.new_ones(1, *each.shape[1:]) if each.dim() else each)
 
 
 def count_tokens(batch: Any, shifts_labels: bool) -> int:
-    """What a mean loss over this batch counts: labels not ignored, else the elements of the first integer tensor.
+    """Count the elements in a mean loss over this batch: labels not ignored, else those of the first integer tensor.
 
     ``shifts_labels`` is for models that predict the next token inside: they never use the first label.
     """

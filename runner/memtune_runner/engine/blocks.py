@@ -1,4 +1,4 @@
-"""Finds the repeated blocks of a model: what is checkpointed, and what FSDP gathers one at a time."""
+"""Finds a model's repeated blocks, the units of checkpointing and of FSDP's gathering."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import nn
 
 
 def repeated_blocks(model: nn.Module) -> list[list[nn.Module]]:
-    """The rows of blocks of a model, each row in the order in which it runs; empty if the model repeats nothing.
+    """Return the rows of blocks of a model, each in execution order; empty if the model repeats nothing.
 
-    A row is a ModuleList or Sequential of one class of modules that have parts themselves. Of nested rows the outer
-    one counts, if most of its members are built alike: so a layer counts and not its experts, but not the stages of a
-    vision model, which differ in width; there the layers of each stage count.
+    A row is a ModuleList or Sequential whose members are of one class and have submodules. Of nested rows the outer one
+    counts if most of its members are built alike. So the layers count and not their experts, but in a vision model,
+    whose stages differ in width, the layers of each stage count.
     """
     return list(_rows(model))
 

@@ -1,7 +1,7 @@
-"""Activation checkpointing as a plan says it: the repeated blocks of a model forget what they computed.
+"""Activation checkpointing under a plan: repeated blocks drop their activations and recompute them.
 
-Random numbers are preserved: a recomputed dropout drops the same. Weights keep their names, so that checkpoints of
-differently checkpointed plans are alike. Apply it before anything else wraps the model.
+Random states are preserved, so a recomputed dropout drops the same elements. Weights keep their names, so checkpoints
+of plans with different checkpointing are compatible. Apply it before anything else wraps the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memtune_runner.engine.selective import restore_linear, selective_contexts
 
 
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
-    """Checkpoint the repeated blocks of a model, and nothing else; how many they are."""
+    """Checkpoint the repeated blocks of a model and nothing else; return their number."""
     switch_off_own(model)
     if checkpointing.mode == "none":
         return 0
@@ -45,7 +45,7 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
 
 
 def switch_off_own(model: nn.Module) -> None:
-    """Let a model of transformers checkpoint nothing by itself, whatever the script or the library had in mind."""
+    """Turn off a transformers model's own checkpointing, whatever the script or the library set."""
     # The name since transformers 5, and the one before.
     for name in ("activation_checkpointing_disable", "gradient_checkpointing_disable"):
         if hasattr(model, name):
@@ -59,18 +59,18 @@ def _checkpoint(block: nn.Module, context_fn: Callable[[], Any]) -> None:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return inner(*args, **kwargs)
-        # The recomputation must be one that stops early (torch's default): ZeRO-3 would free the weights of the last
-        # layer at its end, which are about to be used.
+        # Recomputation must stop early (torch's default): otherwise, at its end, ZeRO-3 would free the weights of the
+        # last layer, which are about to be used.
         return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
 
     block.forward = forward
 
 
 class _Segment:
-    """Several blocks that run one after the other and are recomputed as one, from the input of the first.
+    """Several consecutive blocks that are recomputed together, from the input of the first.
 
-    The model calls its blocks itself, so the segment begins and ends in hooks. torch has this for one module only
-    (torch.distributed._composable.checkpoint), on the same generator.
+    The model calls its blocks itself, so hooks begin and end the segment. torch does this for a single module
+    (torch.distributed._composable.checkpoint), with the same generator.
     """
 
     def __init__(self, blocks: list[nn.Module]) -> None:
@@ -123,7 +123,7 @@ class _Segment:
 
 
 def _generator(replay: Callable[..., None], args: tuple[Any, ...]) -> Generator[None, None, None]:
-    """What ``checkpoint(use_reentrant=False)`` goes through, with its defaults. It is not public: its shape changes."""
+    """Return the generator behind ``checkpoint(use_reentrant=False)``. It is private, and its signature changes."""
     begin: Callable[..., Generator[None, None, None]] = torch_checkpoint._checkpoint_without_reentrant_generator
     parameters = inspect.signature(begin).parameters
     if parameters["args"].kind is not inspect.Parameter.VAR_POSITIONAL:
@@ -139,5 +139,5 @@ def _first(output: Any) -> Any:
 
 
 def _address(hidden: Any) -> int:
-    """Where a tensor lies: wrappers pass aliases on, not the tensor itself."""
+    """Return the address of a tensor's data: wrappers pass on aliases instead of the tensor itself."""
     return hidden.data_ptr() if isinstance(hidden, torch.Tensor) else 0

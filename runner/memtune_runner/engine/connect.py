@@ -1,4 +1,4 @@
-"""Connects this process to the other ranks, and chooses its device."""
+"""Initializes torch.distributed and selects this rank's device."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 
 
 def connect(settings: Settings) -> torch.device:
-    """Initialise torch.distributed, unless the script has done so, and give this rank's device."""
+    """Initialize torch.distributed unless the script has done so, and return this rank's device."""
     device = _device(settings)
     if not distributed.is_initialized():
         _initialise(device)
     world = distributed.get_world_size()
     if world != settings.world:
         raise SettingsError(f"{world} ranks have come together, the run has {settings.world}; start one for each GPU")
-    # DeepSpeed reads it, whoever has started the process.
+    # DeepSpeed reads it, however the process was started.
     os.environ.setdefault("LOCAL_RANK", str(distributed.get_rank() % settings.gpus_per_node))
     return device
 
@@ -41,7 +41,7 @@ def _device(settings: Settings) -> torch.device:
 
 
 def _initialise(device: torch.device) -> None:
-    # With an offload, tensors in host memory are reduced too.
+    # With an offload, tensors in host memory are reduced as well.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if "RANK" in os.environ:
         distributed.init_process_group(backend, timeout=_RENDEZVOUS_TIMEOUT)

@@ -1,4 +1,4 @@
-"""The DDP backend: every rank holds everything, gradients are averaged once per optimizer step."""
+"""The DDP backend: replicas on all ranks, gradients averaged once per optimizer step."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class DdpBackend(TorchBackend):
 
     def begin(self, is_last: bool) -> None:
         """Let only the last backward pass reduce."""
-        # Every rank holds whole gradients and buckets anyway, so that waiting costs no memory and saves the link.
+        # Every rank holds whole gradients and buckets anyway, so waiting saves traffic and costs no memory.
         self._ddp.require_backward_grad_sync = is_last

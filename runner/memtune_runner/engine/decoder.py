@@ -1,4 +1,4 @@
-"""A decoder made of plain facts: as many parameters as the predictor counts, and what it predicts to be computed."""
+"""A decoder built from architecture facts, with the parameters and computation that the predictor assumes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RMS_EPSILON = 1e-6
 
 
 def read_architecture(stored: dict[str, Any]) -> Architecture:
-    """The architecture as ``MEMTUNE_ARCHITECTURE`` holds it: the fields of the dataclass, nested ones as objects."""
+    """Parse ``MEMTUNE_ARCHITECTURE``: the fields of the dataclass, nested ones as objects."""
     nested: dict[str, Any] = {"experts": Experts, "image": Image, "module_names": ModuleNames}
     nested["tower"] = lambda **tower: read_architecture(tower)
     try:
@@ -28,14 +28,14 @@ def read_architecture(stored: dict[str, Any]) -> Architecture:
             for name, value in stored.items()
         }
         values |= {"kind": Kind(values["kind"]), "head": Head(values.get("head", Head.LANGUAGE_MODEL))}
-        values["unquantized"] = tuple(values.get("unquantized", ()))  # JSON knows only lists
+        values["unquantized"] = tuple(values.get("unquantized", ()))  # JSON has only lists
         return Architecture(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the architecture cannot be read: {error}") from None
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, head; positions are learned if the facts have a table of them, and rotary otherwise."""
+    """Embedding, layers and head. Positions are learned if the facts have a table of them, otherwise rotary."""
 
     def __init__(self, facts: Architecture, attention: Attention = Attention.FLASH) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         self.apply(_initialise)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
-        """The logits of the next token at every place; with labels the mean loss, and never all logits at once."""
+        """Return the next token's logits at every position; with labels the mean loss, without all logits at once."""
         hidden = self._hidden(tokens)
         if labels is None:
             return self._logits(hidden)
@@ -90,7 +90,7 @@ class Decoder(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward: one after the other, or side by side behind one norm; with norms behind, too."""
+    """Attention and feed-forward, in sequence or in parallel behind one norm, optionally with norms behind them."""
 
     def __init__(self, facts: Architecture, number: int, attention: Attention) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Layer(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Causal attention, in which several heads may share one key and value."""
+    """Causal attention, with grouped queries if heads share keys and values."""
 
     def __init__(self, facts: Architecture, attention: Attention) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class SelfAttention(nn.Module):
 
     def _fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         dropout = self.facts.attention_dropout if self.training else 0.0
-        # Flash kernels read shared heads as they are, and take 16 bits only; in fp32 torch would make the scores.
+        # Flash kernels read shared heads in place but take only 16 bits; in fp32 torch would materialize the scores.
         shares = query.dtype is not torch.float32 or torch.is_autocast_enabled(query.device.type)
         if not shares:
             key, value = self._repeated(key), self._repeated(value)
@@ -166,7 +166,7 @@ def _capped(scores: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 class FeedForward(nn.Module):
-    """Up and down, through a gate or through a GELU."""
+    """Up- and down-projection, with a gate or a GELU."""
 
     def __init__(self, facts: Architecture, size: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class FeedForward(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Experts, of which each token visits a few, and one that all visit."""
+    """A mixture of experts: each token visits a few, and all visit the shared one."""
 
     def __init__(self, facts: Architecture, experts: Experts) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class Mixture(nn.Module):
         tokens = hidden.flatten(0, 1)
         weights, chosen = self.gate(tokens).softmax(-1).topk(self.per_token)
         mixed = torch.zeros_like(tokens)
-        # Every rank calls every expert, also with no token: sharded weights are gathered by all or by none.
+        # Every rank calls every expert, even without tokens: sharded weights are gathered by all ranks or none.
         for number, expert in enumerate(self.experts):
             rows, places = (chosen == number).nonzero(as_tuple=True)
             mixed = mixed.index_add(0, rows, (expert(tokens[rows]) * weights[rows, places, None]).to(mixed.dtype))
@@ -207,7 +207,7 @@ class Mixture(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """As transformers writes it, operator by operator: torch's own is one kernel and keeps less (LlamaRMSNorm)."""
+    """RMSNorm operator by operator, as transformers writes it (LlamaRMSNorm): torch's fused kernel keeps less."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -220,12 +220,12 @@ class RmsNorm(nn.Module):
 
 
 def norm(facts: Architecture, size: int | None = None) -> nn.Module:
-    """The norm of this architecture."""
+    """Return the norm of this architecture."""
     return (RmsNorm if facts.rms_norm else nn.LayerNorm)(size or facts.hidden_size)
 
 
 def rotated(heads: torch.Tensor) -> torch.Tensor:
-    """Rotary positions (Su et al., RoFormer, 2021), on the first half of each head against the second."""
+    """Apply rotary positions (Su et al., RoFormer, 2021), pairing the first half of each head with the second."""
     length, half = heads.shape[-2], heads.shape[-1] // 2
     speeds = _ROTARY_BASE ** (-torch.arange(half, device=heads.device) / half)
     angles = torch.outer(torch.arange(length, device=heads.device), speeds)

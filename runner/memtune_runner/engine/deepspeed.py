@@ -24,9 +24,9 @@ _NEVER = 1 << 60
 
 
 class DeepSpeedBackend:
-    """A DeepSpeed engine that leaves accumulation and the size of the loss to us."""
+    """A DeepSpeed engine that leaves accumulation and loss weighting to MemTune's engine."""
 
-    scaler = None  # DeepSpeed's own loss scale is in its checkpoints
+    scaler = None  # DeepSpeed saves its own loss scale
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         dtype = compute_dtype(setup.settings.plan)
@@ -41,21 +41,21 @@ class DeepSpeedBackend:
         )
         self.model: nn.Module = self._engine
         if not setup.settings.plan.sharding.zero_stage:
-            # FP16_UnfusedOptimizer makes the states by a step without gradients, which Adam would count as its first.
+            # FP16_UnfusedOptimizer creates the states in a step without gradients, which Adam would count as its first.
             self.optimizer.state.clear()
 
     def begin(self, is_last: bool) -> None:
-        """Tell DeepSpeed where an optimizer step ends; its own count knows no short batches."""
+        """Tell DeepSpeed where an optimizer step ends; its own count does not allow for short batches."""
         self._engine.set_gradient_accumulation_boundary(is_last)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of the micro-batch; DeepSpeed would divide them by its count of micro-batches."""
+        """Add the micro-batch's gradients; DeepSpeed's own scaling would divide them by its count of micro-batches."""
         self._engine.backward(loss, scale_wrt_gas=False)
         if not self._engine.is_gradient_accumulation_boundary():
-            self._engine.step()  # counts the micro-batch, updates nothing
+            self._engine.step()  # counts the micro-batch without an update
 
     def step(self) -> Updated:
-        """Let DeepSpeed clip, step and forget the gradients."""
+        """Let DeepSpeed clip, step and clear the gradients."""
         skipped = self._engine.skipped_steps
         norm = self._plain_norm()
         self._engine.step()
@@ -64,7 +64,7 @@ class DeepSpeedBackend:
         return Updated(None if norm is None else float(norm), self._engine.skipped_steps > skipped)
 
     def _plain_norm(self) -> torch.Tensor | None:
-        """The norm of the gradient at stage 0 in fp32, where DeepSpeed wraps no optimizer and keeps no norm."""
+        """Return the gradient's norm at stage 0 in fp32, where DeepSpeed wraps no optimizer and keeps no norm."""
         if self._engine.optimizer is not self.optimizer:
             return None
         return get_total_norm([each.grad for each in self.model.parameters() if each.grad is not None])
@@ -74,14 +74,14 @@ class DeepSpeedBackend:
         self._engine.save_checkpoint(str(directory), tag=_TAG)
 
     def load(self, directory: Path) -> None:
-        """Read it, on as many ranks as wrote it; or its universal form, on any number."""
+        """Read the checkpoint on as many ranks as wrote it, or its universal form on any number."""
         path, _ = self._engine.load_checkpoint(str(directory), tag=_TAG)
         if path is None:
             raise FileNotFoundError(f"{directory} holds no DeepSpeed checkpoint named {_TAG}")
 
 
 def _config(settings: Settings) -> dict[str, Any]:
-    """The file that came with the run, which knows the paths of the machine, else the plan's own configuration."""
+    """Return the configuration file of the run, which has the machine's paths, or else the plan's configuration."""
     if settings.deepspeed_config is not None:
         config: dict[str, Any] = json.loads(settings.deepspeed_config.read_text())
     else:

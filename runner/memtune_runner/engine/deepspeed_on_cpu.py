@@ -1,4 +1,4 @@
-"""Makes DeepSpeed run on CPU tensors, which are what a virtual GPU is made of."""
+"""Makes DeepSpeed run on CPU tensors, which the virtual GPU uses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from types import ModuleType
 
 
 def choose_cpu() -> None:
-    """Before DeepSpeed is imported: it would guess its accelerator from what is installed."""
+    """Choose the CPU accelerator before DeepSpeed is imported; otherwise it guesses from installed packages."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def adapt(deepspeed: ModuleType) -> None:
-    """After it was imported, before it is used."""
-    # Its kernel for collectives in shared memory would be compiled here, for a minute, and gloo does the same.
+    """Adapt DeepSpeed after its import and before its use."""
+    # Compiling the shared-memory communication kernel would take a minute; gloo does the same.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    # The virtual GPU computes fp16 slowly, but it computes it.
+    # The virtual GPU computes fp16 slowly, but it does.
     deepspeed.get_accelerator().is_fp16_supported = lambda: True

@@ -1,7 +1,7 @@
-"""Lets a distributed checkpoint of torchao's 8-bit states be cut anywhere.
+"""Reshards distributed checkpoints of torchao's 8-bit optimizer states at any boundary.
 
-They are blocks of values with a scale each, and torchao cuts only between two blocks. Shards for another number of
-ranks may begin in the midst of one; what is cut there is read as plain numbers, and written back into the whole.
+The states are blocks of values with one scale each, and torchao splits only between blocks. Shards for another number
+of ranks may start within a block; such pieces are read as plain numbers and written back into the whole.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 
 class CutAnywhere(TorchFunctionMode):
-    """While it is entered, a cut in the midst of a block gives plain numbers instead of torchao's ValueError."""
+    """While active, slicing within a block returns plain numbers instead of raising torchao's ValueError."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        """Do as torch does; a state that torchao does not cut becomes plain numbers first."""
+        """Call torch's function; dequantize a state first if torchao cannot slice it."""
         options = options or {}
-        # The reader cuts what it has read before the planner sees it, so that the planner alone is not enough.
+        # The reader slices before the planner sees the result, so the planner alone is not enough.
         if function is not torch.Tensor.narrow or not _has_blocks(arguments[0]):
             return function(*arguments, **options)
         try:
@@ -30,10 +30,10 @@ class CutAnywhere(TorchFunctionMode):
 
 
 class Planner(DefaultLoadPlanner):
-    """torch's own, which completes states of 8 bits from the plain pieces that were read for them."""
+    """torch's planner, extended to write plain pieces back into 8-bit states."""
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Take what was read; a piece of a block is a copy, not a view."""
+        """Store what was read; a piece of a block is a copy, not a view."""
         state: Any = self.lookup_tensor(read_item.dest_index)
         if _has_blocks(state) and not _has_blocks(tensor):
             whole = state.dequantize()

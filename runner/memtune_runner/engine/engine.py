@@ -1,4 +1,4 @@
-"""The engine: what a script of the user's trains with, whatever the plan is."""
+"""The engine with which a user's script trains under any plan."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from memtune_runner.rank.settings import Settings
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 CountTokens = Callable[[Any], int]
 _STATE_FILE = "engine.pt"
-_PROBE_MICRO_STEPS = 2  # enough to hold accumulated gradients; peak and fragmentation need no more
+_PROBE_MICRO_STEPS = 2  # enough for accumulated gradients; peak and fragmentation need no more
 
 
 class Step(NamedTuple):
-    """What one optimizer step did. ``loss`` is the mean over all tokens of the step and all ranks."""
+    """The result of one optimizer step. ``loss`` is the mean over all tokens of the step and all ranks."""
 
     loss: torch.Tensor
     gradient_norm: float | None
@@ -45,7 +45,7 @@ class Engine:
                 engine.backward(engine(micro))
             engine.step()
 
-    The gradient is that of the mean loss over all tokens of the global batch: the same for every plan.
+    The gradient is that of the mean loss over all tokens of the global batch, so it is the same under every plan.
     """
 
     def __init__(
@@ -59,34 +59,34 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.device = device
-        self.steps = 0  # optimizer steps, skipped ones included
+        self.steps = 0  # optimizer steps, including skipped ones
         self.skipped_steps = 0
-        self.samples = 0  # rows consumed by all ranks: where the data goes on after a resume
+        self.samples = 0  # rows consumed by all ranks: where the data continues after a resume
         self._backend = backend
         self._loss, self._tokens, self._scheduler = loss, tokens, scheduler
-        self._share: float | None = None  # of the current micro-batch in the loss of its rank
+        self._share: float | None = None  # the current micro-batch's weight in the loss of its rank
         self._is_last = False
         self._loss_sum = torch.zeros((), device=device)
         self._pending_samples = 0
 
     @property
     def model(self) -> nn.Module:
-        """The wrapped model, for forward passes of your own and for evaluation."""
+        """The wrapped model, for your own forward passes and for evaluation."""
         return self._backend.model
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer; ``step`` steps it."""
+        """The optimizer; call the engine's ``step`` instead of its own."""
         return self._backend.optimizer
 
     def __call__(self, micro: Any) -> torch.Tensor:
-        """The mean loss of one micro-batch."""
+        """Return the mean loss of one micro-batch."""
         with self.autocast():
             return self._loss(self.model, micro)
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """The plan's precision and activation offload, around a forward pass of your own and its loss."""
+        """Apply the plan's precision and activation offload to your own forward pass and loss."""
         with ExitStack() as stack:
             stack.enter_context(autocast(self.settings.plan, self.device))
             if self.settings.plan.offload is Offload.ACTIVATIONS:
@@ -94,10 +94,10 @@ class Engine:
             yield
 
     def micro_batches(self, batch: Any) -> Iterator[Any]:
-        """The micro-batches of this rank's share of a global batch, on the device.
+        """Yield the micro-batches of this rank's share of a global batch, on the device.
 
-        All ranks get equally many, because they compute together: one with fewer rows gets rows of no weight. A probe
-        is shortened, and padded to the job's sequence length.
+        All ranks get the same number, because they compute together: a rank with fewer rows gets rows of zero weight. A
+        probe's batches are shortened in number and padded to the job's sequence length.
         """
         size = self.settings.plan.micro_batch
         if self.settings.is_probe:
@@ -114,7 +114,7 @@ class Engine:
         filler = batches.filler_like(batch)
         for number in range(count):
             is_filler = number >= len(micros)
-            # Backends average over the ranks, hence the factor.
+            # The factor undoes the backends' averaging over ranks.
             self._share = 0.0 if is_filler else len(everything) * tokens[number] / total
             self._is_last = number == count - 1
             self._backend.begin(self._is_last)
@@ -123,7 +123,7 @@ class Engine:
                 raise RuntimeError("engine.backward(loss) must be called once for every micro-batch")
 
     def _gather(self, *numbers: int) -> torch.Tensor:
-        """These numbers of every rank, a row for each."""
+        """Gather these numbers from all ranks, one row per rank."""
         own = torch.tensor([numbers], device=self.device)
         every = [torch.empty_like(own) for _ in range(self.settings.world)]
         distributed.all_gather(every, own)
@@ -133,14 +133,14 @@ class Engine:
         """Add the gradients of the current micro-batch, given the mean loss over its tokens."""
         if self._share is None:
             raise RuntimeError("engine.backward(loss) belongs in a loop over engine.micro_batches(batch), once a turn")
-        # A mean over no tokens is not a number, and would stay that with any weight.
+        # The mean over no tokens is NaN, under any weight.
         weighted = (loss if self._share else loss.nan_to_num(0.0, 0.0, 0.0)) * self._share
         self._loss_sum += weighted.detach()
         self._share = None
         self._backend.backward(weighted)
 
     def step(self) -> Step:
-        """One optimizer step, clipped, and one of the scheduler; after all micro-batches of a batch."""
+        """Clip, make an optimizer step and a scheduler step; call it after all micro-batches of a batch."""
         if not self._is_last or self._share is not None:
             raise RuntimeError("engine.step() belongs after the loop over engine.micro_batches(batch), which must end")
         updated = self._backend.step()
@@ -156,13 +156,13 @@ class Engine:
         return Step(loss, updated.gradient_norm, updated.skipped)
 
     def save(self, directory: str | Path | None = None) -> Path:
-        """Write everything that training goes on from, in the format of the plan's library. All ranks call it.
+        """Save everything that training resumes from, in the format of the plan's library. All ranks call it.
 
-        Without a directory it becomes a new one in the job's ``checkpoint.path``, where the newest are kept. One that
-        is given must be below that path if a relaunch is to find it, and is lost while it is overwritten.
+        Without a directory, it creates one in the job's ``checkpoint.path``, where the newest are kept. A directory
+        that you pass must lie below that path for a relaunch to find it, and its old content is lost during the save.
         """
         checkpoint_format = engine_format(self.settings.plan)
-        with phases.during(Phase.SAVE):  # gathering the states takes long, too, and memory
+        with phases.during(Phase.SAVE):  # gathering the states takes time and memory, too
             if directory is None:
                 return saving.save(self.settings, self._write, self.samples, checkpoint_format)
             directory = Path(directory)
@@ -179,10 +179,10 @@ class Engine:
         distributed.barrier()
 
     def load(self, directory: str | Path) -> None:
-        """Go on from what ``save`` wrote. All ranks call it."""
+        """Resume from what ``save`` wrote. All ranks call it."""
         directory = Path(directory)
         self._backend.load(directory)
-        # A scheduler's state holds whatever it computes with, such as numpy's numbers.
+        # A scheduler's state may hold arbitrary objects, such as numpy numbers.
         state = torch.load(directory / _STATE_FILE, weights_only=False)
         self.steps, self.samples, self.skipped_steps = state["steps"], state["samples"], state["skipped_steps"]
         if self._scheduler is not None and state["scheduler"] is not None:

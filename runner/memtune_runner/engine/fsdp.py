@@ -1,4 +1,4 @@
-"""The FSDP2 backend: weights, gradients and optimizer state in shards, gathered block by block."""
+"""The FSDP2 backend: sharded weights, gradients and optimizer states, gathered block by block."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class FsdpBackend(TorchBackend):
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         config = shard(model, setup.settings, setup.device)
-        # FSDP casts weights and inputs itself; autocast is for the loss around the model.
+        # FSDP casts weights and inputs itself; autocast is only for the loss around the model.
         model.forward = torch.autocast(setup.device.type, enabled=False)(model.forward)
         self._root: FSDPModule = model  # type: ignore[assignment]  # fully_shard gives the model that class
         self._replicates = "replicate" in config["mesh"]
         super().__init__(model, setup)
 
     def begin(self, is_last: bool) -> None:
-        """Reduce each micro-batch to shards, or whole gradients would pile up; only copies of shards can wait."""
+        """Reduce after each micro-batch, or unsharded gradients would pile up; only replicas' all-reduce can wait."""
         if self._replicates:
             self._root.set_requires_all_reduce(is_last)
 
 
 def shard(model: nn.Module, settings: Settings, device: torch.device) -> dict[str, Any]:
-    """Shard a model as the plan says, and return the settings by which it was done."""
+    """Shard a model under the plan and return the settings used."""
     cast_weights(model, settings.plan)
     config = fsdp_config(settings.plan, settings.nodes, settings.gpus_per_node)
     arguments = _arguments(config, device)
     for unit in [*(block for row in repeated_blocks(model) for block in row), model]:
         for each in _unsharded(unit):
-            # Shards must be of the same weights on every rank, as the other backends see to it themselves.
+            # All ranks must shard the same weights; the other backends broadcast them themselves.
             each.data = each.data.to(device)
             distributed.broadcast(each.data, 0)
         fully_shard(unit, **arguments)
@@ -53,7 +53,7 @@ def shard(model: nn.Module, settings: Settings, device: torch.device) -> dict[st
 
 
 def _arguments(config: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """The plain settings as torch wants them."""
+    """Convert plain settings to torch's arguments."""
     mesh, policy, offload = config["mesh"], config["mp_policy"], config["offload_policy"]
     dtypes = {name: _DTYPES.get(value, value) for name, value in policy.items()}
     return {

@@ -1,4 +1,4 @@
-"""Activation offload: what autograd saves for the backward waits in host memory."""
+"""Activation offload: tensors saved for the backward pass wait in host memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-_SMALLEST_BYTES = 1 << 20  # below that a copy costs more time than it saves memory
+_SMALLEST_BYTES = 1 << 20  # below this size a copy costs more time than it is worth
 
 _Packed = torch.Tensor | tuple[torch.device, torch.Tensor]
 
 
 class ActivationOffload(saved_tensors_hooks):
-    """Use it around forward passes. torch's ``save_on_cpu`` moves weights too, which stay on the GPU anyway."""
+    """A context for forward passes. Unlike torch's ``save_on_cpu``, it leaves weights alone, which stay on the GPU."""
 
     def __init__(self, smallest_bytes: int = _SMALLEST_BYTES) -> None:
         self._smallest_bytes = smallest_bytes
@@ -21,7 +21,7 @@ class ActivationOffload(saved_tensors_hooks):
     def _pack(self, tensor: torch.Tensor) -> _Packed:
         if _is_weight(tensor) or tensor.nbytes < self._smallest_bytes:
             return tensor
-        # Pinned, so that the copy runs at the speed of the link.
+        # Pinned, for copies at full link speed.
         host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
         return tensor.device, host.copy_(tensor)
 

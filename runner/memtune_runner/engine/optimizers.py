@@ -1,4 +1,4 @@
-"""The optimizers of plans. torch's own where there is one."""
+"""The optimizers of plans: torch's own where there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Parameters = Iterable[nn.Parameter]
 
 
 def build(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
-    """The plan's optimizer over all weights of the model that learn, with the plan's kernel whatever it will load."""
+    """Build the plan's optimizer over all trainable weights; it keeps the plan's kernel when it loads a checkpoint."""
     optimizer = _built(plan, model, lr)
     keep_kernel(optimizer)
     return optimizer
@@ -46,18 +46,18 @@ def _built(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
 
 
 def _kernel(plan: Plan) -> Any:
-    # torch's DTensors, which FSDP's shards are, know no fused kernel of SGD.
+    # SGD has no fused kernel for DTensors, such as FSDP's shards.
     no_fused = plan.optimizer is knobs.Optimizer.SGD and plan.sharding.backend == "fsdp"
     return {"fused": True} if plan.fused_optimizer and not no_fused else {"foreach": True}
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The weights that learn."""
+    """Return the trainable weights."""
     return [each for each in model.parameters() if each.requires_grad]
 
 
 class Lion(Optimizer):
-    """Chen et al. 2302.06675, algorithm 2: the sign of an interpolated momentum, one moment per weight."""
+    """Lion (Chen et al. 2302.06675, algorithm 2): the sign of an interpolated momentum, one moment per weight."""
 
     def __init__(self, params: Parameters, lr: float, betas: tuple[float, float] = (0.9, 0.99)) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
@@ -84,10 +84,10 @@ class Lion(Optimizer):
 
 
 class MuonWithAdamW(Optimizer):
-    """Muon for the matrices of the blocks, AdamW for embeddings, heads, norms and biases, as Muon's authors use it."""
+    """Muon for the blocks' matrices, AdamW for embeddings, heads, norms and biases, as Muon's authors use it."""
 
     def __init__(self, matrices: Parameters, others: Parameters, lr: float, fused: bool) -> None:
-        # With this adjustment Muon's updates have the size of AdamW's, so that one learning rate serves both.
+        # This adjustment gives Muon's updates the size of AdamW's, so one learning rate serves both.
         muon = torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw")
         self._parts = (muon, AdamW(others, lr=lr, fused=fused, foreach=not fused))
         self._sizes = tuple(len(each.param_groups) for each in self._parts)
@@ -96,19 +96,19 @@ class MuonWithAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch overloads it
-        """Step both."""
+        """Step both optimizers."""
         loss = closure() if closure else None
         for each in self._parts:
             each.step()  # type: ignore[no-untyped-call]  # torch leaves Muon's untyped
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load both."""
+        """Load both optimizers."""
         super().load_state_dict(state_dict)
         self._share()
 
     def _share(self) -> None:
-        """Let both work on this optimizer's groups and states: schedulers and checkpoints see one optimizer."""
+        """Share this optimizer's groups and states with both, so that schedulers and checkpoints see one optimizer."""
         first = self._sizes[0]
         for part, groups in zip(self._parts, (self.param_groups[:first], self.param_groups[first:]), strict=True):
             part.param_groups, part.state = groups, self.state
@@ -139,11 +139,11 @@ def _adamw_8bit(plan: Plan, learning: list[nn.Parameter], lr: float) -> Optimize
 
 
 def _libraries_of_8_bits(plan: Plan) -> tuple[tuple[str, ...], str]:
-    """Those that work under the plan's sharding, the first choice first; and the words for a sharding with one."""
+    """Return the libraries that work under the plan's sharding, the first choice first, and words for the sharding."""
     if plan.sharding.backend == "fsdp":
         # bitsandbytes takes a shard for the whole weight and writes beyond it (bitsandbytes issue 1633).
         return ("torchao",), " under FSDP"
     if plan.sharding.backend == "deepspeed" and plan.sharding.zero_stage < 3:
-        # Stages 1 and 2 cut the states at each weight, torchao's only between blocks; stage 0 cannot read them again.
+        # Stages 1 and 2 split states at each weight, torchao only between blocks; stage 0 cannot reload torchao's.
         return ("bitsandbytes",), " under ZeRO-0 to 2"
     return ("bitsandbytes", "torchao"), ""

@@ -1,4 +1,4 @@
-"""Makes a plan's number formats true: weights, matrix products, attention kernels."""
+"""Applies a plan's number formats to weights, matrix products and attention kernels."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from memtune_runner.rank.plan_refusals import PlanError
 
 _COMPUTE_DTYPES = {Precision.FP8: torch.bfloat16, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 _FIRST_WITH_FP8 = (8, 9)  # Ada
-_FP8_MULTIPLE = 16  # torch._scaled_mm takes no other sizes
+_FP8_MULTIPLE = 16  # torch._scaled_mm accepts only multiples
 
 
 def compute_dtype(plan: Plan) -> torch.dtype:
-    """The number format of the matrix products, as tensors are concerned."""
+    """Return the number format of tensors in matrix products."""
     return _COMPUTE_DTYPES.get(plan.precision, torch.float32)
 
 
 def autocast(plan: Plan, device: torch.device) -> AbstractContextManager[Any]:
-    """In what a loss is computed: sums in fp32, whatever the format of the products."""
+    """Return the autocast context of a loss, whose sums stay in fp32."""
     dtype = compute_dtype(plan)
     return nullcontext() if dtype is torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
 def prepare(model: nn.Module, plan: Plan, device: torch.device) -> None:
-    """Set what holds for the whole process, and put fp8 layers into the model if the plan says so."""
+    """Apply process-wide settings, and replace layers by fp8 ones if the plan asks for it."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if plan.precision is Precision.TF32 else "highest")
         torch.backends.cudnn.allow_tf32 = plan.precision is Precision.TF32
@@ -40,14 +40,14 @@ def prepare(model: nn.Module, plan: Plan, device: torch.device) -> None:
 
 
 def cast_weights(model: nn.Module, plan: Plan) -> None:
-    """Weights that learn to fp32, frozen ones to the format they are used in. Quantized ones are no floats."""
+    """Cast trainable weights to fp32 and frozen ones to the compute format; quantized weights are not floats."""
     for each in model.parameters():
         if each.is_floating_point():
             each.data = each.data.to(torch.float32 if each.requires_grad else compute_dtype(plan))
 
 
 class CastInputs:
-    """A forward pre-hook for a model whose weights were cast: one of one format takes no other."""
+    """A forward pre-hook that casts inputs to the format of the model's weights."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
@@ -76,13 +76,13 @@ def _suits_fp8(module: nn.Module, _name: str) -> bool:
 
 
 def _use_attention(model: nn.Module, attention: Attention) -> None:
-    """Flash is what torch takes by itself where its kernel allows it; eager is what only it must be told."""
+    """Select an attention kernel: torch selects flash itself where possible, so only eager must be forced."""
     choose = getattr(model, "set_attn_implementation", None)  # Hugging Face models
-    # Some of these have their own attention alone, whatever the plan says (Bloom, Gemma 2).
+    # Some models have only their own attention, whatever the plan says (Bloom, Gemma 2).
     if choose is not None and getattr(model, "_supports_sdpa", True):
         choose("eager" if attention is Attention.EAGER else "sdpa")
     fused = attention is not Attention.EAGER
-    # Switches of the process, not a context: what is recomputed in the backward must take the same kernel.
+    # Process-wide switches instead of a context: recomputation in the backward pass must use the same kernel.
     torch.backends.cuda.enable_flash_sdp(fused)
     torch.backends.cuda.enable_mem_efficient_sdp(fused)
     torch.backends.cuda.enable_cudnn_sdp(fused)

@@ -1,4 +1,4 @@
-"""What every backend does for the engine: the one narrow place where DeepSpeed, FSDP2 and DDP differ."""
+"""The backend protocol: the one place where DeepSpeed, FSDP2 and DDP differ for the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtune_runner.rank.settings import Settings
 
 
 class Updated(NamedTuple):
-    """One optimizer step. ``gradient_norm`` is that before clipping; None if the backend did not compute it."""
+    """One optimizer step. ``gradient_norm`` is the norm before clipping; None if the backend did not compute it."""
 
     gradient_norm: float | None
     skipped: bool = False
@@ -23,7 +23,7 @@ class Updated(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a backend is built from, besides the model. The optimizer is made once its parameters are final."""
+    """What a backend is built from besides the model. The optimizer is created once its parameters are final."""
 
     settings: Settings
     device: torch.device
@@ -32,28 +32,28 @@ class Setup:
 
 
 class Backend(Protocol):
-    """One library that shards, reduces and steps. It holds the wrapped model and the optimizer."""
+    """A library that shards, reduces and steps; holds the wrapped model and the optimizer."""
 
     @property
     def model(self) -> nn.Module:
-        """What a forward pass calls."""
+        """The wrapped model, for forward passes."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the plan, whose learning rate a scheduler changes."""
+        """The plan's optimizer, whose learning rate a scheduler changes."""
 
     @property
     def scaler(self) -> LossScaler | None:
-        """The scale of the loss, if there is one that the backend does not save by itself."""
+        """The loss scale, if the backend does not save it itself."""
 
     def begin(self, is_last: bool) -> None:
-        """A micro-batch begins, before its forward pass; ``is_last`` of its optimizer step."""
+        """Begin a micro-batch, before its forward pass; ``is_last`` of its optimizer step."""
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of the micro-batch, averaged over the ranks."""
+        """Add the micro-batch's gradients, averaged over the ranks."""
 
     def step(self) -> Updated:
-        """Clip, update the weights, and forget the gradients; or skip the step if gradients overflowed."""
+        """Clip, update the weights and clear the gradients; or skip the step if gradients overflowed."""
 
     def save(self, directory: Path) -> None:
         """Write weights and optimizer in the library's own format. All ranks call it."""

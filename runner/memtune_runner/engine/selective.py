@@ -1,8 +1,8 @@
-"""Selective checkpointing: the recomputation of a block takes its costly results from what the forward pass kept.
+"""Selective checkpointing: recomputing a block reuses its costly results from the forward pass.
 
 It fits torch's ``checkpoint(context_fn=...)``. torch's own ``create_selective_checkpoint_contexts`` counts every
-operator inside a block, so under ZeRO-3, which gathers weights there at will, it finds the two passes different.
-This one looks at the operators that it keeps and at no other.
+operator in a block, so the two passes differ under ZeRO-3, which gathers weights at any time. This one counts only the
+operators that it keeps.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _CHANGED = (
 
 
 def selective_contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
-    """What a block's forward pass and its recomputation run in."""
+    """Return the contexts of a block's forward pass and of its recomputation."""
     kept: _Kept = defaultdict(deque)
     return _Keeping(kept), _Reusing(kept)
 
 
 def restore_linear() -> None:
-    """Take torch's own linear layer back, where DeepSpeed has replaced it.
+    """Restore torch's linear layer where DeepSpeed has replaced it.
 
-    Stage 3 replaces it in the whole process, and it stays so for models that come after. DeepSpeed's adds its bias in
-    place to the product that is to be kept.
+    Stage 3 replaces it for the whole process, including later models. DeepSpeed's version adds its bias in place to the
+    product that is to be kept.
     """
     zero: Any = sys.modules.get("deepspeed.runtime.zero.partition_parameters")
     if zero is not None and functional.linear is zero.zero3_linear_wrap:
@@ -52,29 +52,29 @@ def restore_linear() -> None:
 
 
 class _Result:
-    """One kept tensor, and the number of in-place changes it had seen by then."""
+    """A kept tensor, with its version counter at that time."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # As torch.utils.checkpoint does it: detached, so that the graph does not hold itself, but with its counter of
-        # changes shared, which below autograd must be asked for.
+        # As in torch.utils.checkpoint: detached, so that the graph does not hold itself, but with a shared version
+        # counter, which must be requested below autograd.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             self._tensor = tensor.detach()
         self._version = self._tensor._version
 
     def get(self) -> torch.Tensor:
-        """The tensor as it was."""
+        """Return the tensor; raise if it was changed in place."""
         if self._tensor._version != self._version:
             raise RuntimeError(_CHANGED)
         return self._tensor
 
     @property
     def storage(self) -> int:
-        """What tells whether another tensor is the same memory."""
+        """The identity of the tensor's memory."""
         return _storage(self._tensor)
 
 
 class _Chooser(TorchDispatchMode):
-    """Chooses the attention and every second matrix product, as torchtitan does (apply_ac)."""
+    """Selects attention and every second matrix product, as torchtitan does (apply_ac)."""
 
     def __init__(self, kept: _Kept) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
@@ -96,8 +96,8 @@ class _Keeping(_Chooser):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # The counter of changes misses those behind a matmul of more than two dimensions, whose result is an alias
-        # with a counter of its own (_unsafe_view).
+        # The version counter misses changes behind a matmul of more than two dimensions, whose result is an alias with
+        # a counter of its own (_unsafe_view).
         if func._schema.is_mutable and _storage(args[0]) in self._storages:
             raise RuntimeError(_CHANGED)
         result = func(*args, **(kwargs or {}))

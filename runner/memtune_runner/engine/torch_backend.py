@@ -1,4 +1,4 @@
-"""What DDP and FSDP2 have in common: torch's own gradients, clipping, loss scale and distributed checkpoints."""
+"""The common part of DDP and FSDP2: torch's gradients, clipping, loss scale and distributed checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memtune_runner.engine.scaling import LossScaler
 
 
 class TorchBackend(ABC):
-    """A wrapped model with a torch optimizer on its parameters. What differs is how gradients are reduced."""
+    """A wrapped model with a torch optimizer. Subclasses differ in how gradients are reduced."""
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         self.model = model
@@ -29,14 +29,14 @@ class TorchBackend(ABC):
 
     @abstractmethod
     def begin(self, is_last: bool) -> None:
-        """Choose what the coming backward pass reduces."""
+        """Choose what the next backward pass reduces."""
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of the micro-batch."""
         (loss * self.scaler.scale if self.scaler else loss).backward()
 
     def step(self) -> Updated:
-        """Clip, step, forget the gradients. A norm that is not finite means that fp16 overflowed."""
+        """Clip, step and clear the gradients. A norm that is not finite means that fp16 overflowed."""
         learning = [each for each in self.model.parameters() if each.grad is not None]
         norm = self._unscaled_norm(learning)
         overflowed = self.scaler is not None and not bool(norm.isfinite())
@@ -50,7 +50,7 @@ class TorchBackend(ABC):
         return Updated(float(norm), overflowed)
 
     def _unscaled_norm(self, learning: list[nn.Parameter]) -> torch.Tensor:
-        """The norm of the whole gradient over all ranks, with the loss scale taken out of it."""
+        """Return the norm of the whole gradient over all ranks, without the loss scale."""
         gradients = [each.grad for each in learning if each.grad is not None]
         if self.scaler:
             torch._foreach_mul_(gradients, 1 / self.scaler.scale)
@@ -58,12 +58,12 @@ class TorchBackend(ABC):
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def save(self, directory: Path) -> None:
-        """Write the sharded checkpoint of torch.distributed.checkpoint; names are those of the bare model."""
+        """Write a sharded torch.distributed.checkpoint with the parameter names of the unwrapped model."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=directory)
 
     def load(self, directory: Path) -> None:
-        """Read it on any number of ranks, and under either backend."""
+        """Read it on any number of ranks, under either backend."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         with eight_bits.CutAnywhere():
             state_dict_loader.load(

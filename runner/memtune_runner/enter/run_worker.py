@@ -1,7 +1,7 @@
-"""The first file of a worker's process: makes the runner importable for any Python, however it was started.
+"""Entry point of every worker process: makes the runner importable, however Python was started.
 
-It is run by its path, so that neither -I nor -E nor a PYTHONPATH of the user's can hide the runner. Python 3.6 must be
-able to read it: older versions are told so, not stumbled over.
+Python runs it by its path, so that -I, -E or the user's PYTHONPATH cannot hide the runner. Must stay readable for
+Python 3.6, so that older versions get a clear message.
 """
 
 import sys

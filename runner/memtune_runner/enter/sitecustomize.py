@@ -1,7 +1,7 @@
-"""Comes into every Python that a program of the user's starts, and puts the hooks where a rank's script begins.
+"""Loaded by every Python process that the user's program starts; installs the hooks where a rank's script begins.
 
-Python imports a module of this name at its start. An image may have one of its own; it is run as if this one were not
-there. Python 3.6 must be able to read this: a program may start older ones, which are left alone.
+Python imports a module of this name at startup. If the image has its own, it runs as well. Must stay readable for
+Python 3.6: a program may start older versions, which are left alone.
 """
 
 import os
@@ -15,7 +15,7 @@ _ROOT = str(_HERE.parents[1])
 
 
 def _run_own() -> None:
-    """Run the sitecustomize that Python would have found without this directory."""
+    """Run the sitecustomize that Python would have imported without this directory."""
     spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if Path(each).resolve() != _HERE])
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""The ways a plan reaches a script that MemTune did not write. Each changes arguments where they are made."""
+"""Integrations apply a plan to a script that MemTune did not write, by changing arguments where they are made."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def install(
     samples: Callable[[], int],
     counted: Callable[[], int],
 ) -> TrainingLength:
-    """Prepare the integration that the run asks for; `env` and `sdk` read the environment by themselves.
+    """Install the integration that the run asks for; `env` and `sdk` read the environment by themselves.
 
-    What is returned tells how long the training is to be. ``samples`` tells how many are behind the weights of this
-    process, over all ranks, by full steps; ``counted`` how many this rank has trained in this process.
+    The result knows the length of the training. ``samples`` returns the samples trained over all ranks, by full steps;
+    ``counted`` those that this rank has trained in this process.
     """
     for framework in FRAMEWORKS:
         if settings.integration not in framework.integrations:

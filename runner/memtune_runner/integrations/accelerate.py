@@ -1,7 +1,7 @@
-"""The integration `accelerate`: the Accelerator is made as the plan says, its data comes in micro-batches.
+"""The integration `accelerate`: builds the Accelerator from the plan and feeds its loop micro-batches.
 
-A probe evaluates one batch and saves once when its steps are over, as far as the script has not: a loop of accelerate's
-has no place where it would say that it evaluates, but it has prepared all that it takes.
+After its last step, a probe evaluates one batch and saves once, unless the script did: a loop of accelerate does not
+announce an evaluation, but it has prepared everything that one needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Inherited = Callable[..., Any]
 def install(
     settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
 ) -> Schedule:
-    """Wrap Accelerator as soon as the script imports it. What is returned tells how long its training is."""
+    """Wrap Accelerator as soon as the script imports it. The result knows the length of the training."""
     arguments.refuse(settings)
     prepared, schedule = Prepared(), Schedule(settings, samples)
     if probe is not None:
@@ -55,13 +55,13 @@ def install(
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
     if settings.device is Device.VIRTUAL:
-        # accelerate takes ranks without GPUs for one rank each, unless it is told that the CPU is meant.
+        # Without GPUs, accelerate starts one rank each unless it is told to use the CPU.
         imports.when_imported("accelerate.state", lambda module: patches.wrap(module.PartialState, "__init__", _on_cpu))
     return schedule
 
 
 class Prepared:
-    """What the script has had prepared: the model that is trained, and a loader that is not trained on."""
+    """What the script has prepared: the trained model, and a loader that is not trained on."""
 
     def __init__(self) -> None:
         self._accelerator: Any = None
@@ -70,13 +70,13 @@ class Prepared:
         self._saves_before = 0
 
     def add(self, accelerator: Any, model: Any, evaluation: Any) -> None:
-        """Keep what one call of ``prepare`` gave."""
+        """Keep the results of one call of ``prepare``."""
         self._accelerator, self._saves_before = accelerator, phases.times_ended(Phase.SAVE)
         self._model = model if self._model is None else self._model
         self._evaluation = self._evaluation if evaluation is None else evaluation
 
     def evaluate_and_save(self, probe: Probe) -> None:
-        """One batch without gradients and one save; what the script has done, or cannot be done so, is left out."""
+        """Evaluate one batch and save once; skip what the script has done, or what fails."""
         if self._evaluation is not None and not probe.evaluated:
             _tried("evaluate", self._evaluate)
         if self._accelerator is not None and phases.times_ended(Phase.SAVE) == self._saves_before:
@@ -87,14 +87,14 @@ class Prepared:
 
         batch = next(iter(self._evaluation), None)
         if self._model is None or not isinstance(batch, Mapping):
-            return  # how the script calls its model with such a batch is its own
+            return  # only the script knows how to call its model with such a batch
         self._model.eval()
         with torch.no_grad():
             self._model(**batch)
         self._model.train()
 
     def _save(self) -> None:
-        # Only there to be measured: nobody may resume from it.
+        # Saved only to be measured: it must not be resumed from.
         directory = own_directory(os.environ) or Path(tempfile.gettempdir())
         self._accelerator.project_configuration.automatic_checkpoint_naming = False
         with phases.during(Phase.SAVE):
@@ -102,7 +102,7 @@ class Prepared:
 
 
 def _tried(what: str, act: Callable[[], None]) -> None:
-    """Do what the script may not: if it cannot be done so, the report says that it is not covered."""
+    """Try an act in the script's place; if it fails, the report says that it is not covered."""
     try:
         act()
     except Exception as error:
@@ -113,20 +113,20 @@ def _tried(what: str, act: Callable[[], None]) -> None:
 
 
 def _on_cpu(inherited: Inherited, state: Any, *_cpu: bool, **kwargs: Any) -> None:
-    inherited(state, **{**kwargs, "cpu": True})  # whatever the script says, by position or by name
+    inherited(state, **{**kwargs, "cpu": True})  # whatever the script passes, by position or by name
 
 
 def _init(settings: Settings, schedule: Schedule) -> Inherited:
     def init(inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> None:
         if arguments.reduces_on_host(settings.plan):
-            # accelerate does not look into the plugin when it chooses between NCCL alone and gloo beside it.
+            # accelerate ignores the plugin when it chooses between NCCL alone and NCCL with gloo.
             os.environ["FSDP_OFFLOAD_PARAMS"] = "true"
         signature = inspect.signature(inherited)
         given = signature.bind(accelerator, *args, **kwargs)
         overrides = {
             **_overrides(settings),
             "gradient_accumulation_plugin": schedule.plugin(given.arguments, accumulation(settings), os.environ),
-            "gradient_accumulation_steps": 1,  # the plugin says it, and goes before what accelerate launch was told
+            "gradient_accumulation_steps": 1,  # the plugin sets it, and overrides accelerate launch
         }
         given.arguments.update({name: each for name, each in overrides.items() if name in signature.parameters})
         inherited(*given.args, **given.kwargs)
@@ -170,7 +170,7 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inhe
         for model in models:
             set_checkpointing(model, settings.plan)
         loaders = [each for each in objects if isinstance(each, DataLoader) and not _is_prepared(each)]
-        # A loader in order, prepared by itself beside the one that is trained on, is there to be evaluated.
+        # An ordered loader that is prepared alone, after the training loader, is for evaluation.
         takes_in_order = not schedule.follows or any(isinstance(each, Optimizer) for each in objects)
         trained = training_loader(loaders, takes_in_order)
         changed = {id(each): _evaluated_less(each, settings, accelerator) for each in loaders}
@@ -178,7 +178,7 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inhe
             changed[id(trained)] = _in_micro_batches(trained, settings, accelerator)
         given = [changed.get(id(each), each) for each in objects]
         result = inherited(accelerator, *given, **kwargs)
-        # As many as there are objects: a tuple, or under FSDP2 a list; the one by itself if there is one.
+        # One result per object: a tuple, or under FSDP2 a list; for one object, the result itself.
         made = dict(zip(map(id, objects), result if len(objects) > 1 else (result,), strict=True))
         model = next(iter(models), None)
         if trained is not None:
@@ -192,9 +192,9 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inhe
 
 
 def trained_models(objects: Sequence[Any]) -> list[Any]:
-    """The models that the optimizers beside them train; without an optimizer, all that have weights to train.
+    """Return the models that the optimizers in ``objects`` train; without an optimizer, all with trainable weights.
 
-    The mode says nothing: `from_pretrained` returns a model in evaluation mode, and scripts call `train()` later.
+    The training mode does not tell: `from_pretrained` returns a model in evaluation mode; scripts call `train()` later.
     """
     from torch import nn
     from torch.optim import Optimizer
@@ -219,7 +219,7 @@ def _in_micro_batches(loader: Any, settings: Settings, accelerator: Any) -> Any:
 
 
 def _evaluated_less(loader: Any, settings: Settings, accelerator: Any) -> Any:
-    """A loader in order, in smaller batches than those in which an evaluation ran out of memory."""
+    """Shrink the batches of an ordered loader below those in which an evaluation ran out of memory."""
     size = batch_size_of(loader)
     if settings.evaluation_batch is None or size is None or not is_in_order(loader):
         return loader
@@ -227,5 +227,5 @@ def _evaluated_less(loader: Any, settings: Settings, accelerator: Any) -> Any:
 
 
 def _sharing(accelerator: Any) -> int:
-    """Over how many ranks one batch of a loader is spread: all of them with split_batches."""
+    """Return the number of ranks that share one batch of a loader: all of them with split_batches."""
     return int(accelerator.num_processes) if accelerator.split_batches else 1

@@ -1,4 +1,4 @@
-"""A plan in the words of transformers and accelerate. Pure: neither is imported here."""
+"""Translates a plan into arguments of transformers and accelerate. Pure: imports neither."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIMIZERS = {
 
 
 def refuse(settings: Settings) -> None:
-    """Raise SettingsError for a plan that these libraries cannot carry out."""
+    """Raise SettingsError for a plan that these libraries cannot run."""
     plan = settings.plan
     reason = _reason_against(plan, settings.device)
     if reason:
@@ -35,22 +35,22 @@ def refuse(settings: Settings) -> None:
 
 
 def leave_unwrapped(settings: Settings, accelerator_class: Any, patches: Patches) -> None:
-    """Let accelerate wrap no model in DistributedDataParallel on a single GPU, as without a launcher.
+    """Keep accelerate from wrapping a model in DistributedDataParallel on a single GPU, as without a launcher.
 
-    The launcher's variables make accelerate take one GPU for one of several. DDP would hold a second copy of all
-    gradients there, to reduce it with nobody.
+    The launcher's variables make accelerate assume several GPUs. DDP would hold a second copy of all gradients there
+    and reduce it with nobody.
     """
     if settings.world == 1 and settings.plan.sharding is Sharding.DDP:
         patches.replace(accelerator_class, "multi_device", property(lambda _: False))
 
 
 def mixed_precision(plan: Plan) -> str:
-    """accelerate's word for the plan's precision."""
+    """Return accelerate's name for the plan's precision."""
     return {Precision.BF16: "bf16", Precision.FP16: "fp16"}.get(plan.precision, "no")
 
 
 def training_arguments(settings: Settings) -> dict[str, Any]:
-    """The fields of transformers' TrainingArguments that carry out the plan; what is left out stays the script's."""
+    """Return the fields of transformers' TrainingArguments that apply the plan; the script keeps the others."""
     plan = settings.plan
     return {
         "per_device_train_batch_size": plan.micro_batch,
@@ -58,8 +58,8 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
         "auto_find_batch_size": False,
         "bf16": mixed_precision(plan) == "bf16",
         "fp16": mixed_precision(plan) == "fp16",
-        "gradient_checkpointing": False,  # the runner checkpoints the blocks itself, alike in every integration
-        "activation_checkpointing": False,  # the same, by its name since transformers 5
+        "gradient_checkpointing": False,  # the runner checkpoints blocks itself, in the same way for every integration
+        "activation_checkpointing": False,  # the same, under its name since transformers 5
         "deepspeed": deepspeed(settings),
         "fsdp": "full_shard auto_wrap" if plan.sharding.backend == "fsdp" else "",
         "fsdp_config": _fsdp(settings),
@@ -71,7 +71,7 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def deepspeed(settings: Settings) -> dict[str, Any] | None:
-    """The DeepSpeed configuration, for a run whose steps may be shortened; None for a plan without DeepSpeed."""
+    """Return the DeepSpeed configuration of a run, whose steps may be shortened; None without DeepSpeed."""
     plan = effective_plan(settings)
     if plan.sharding.backend != "deepspeed":
         return None
@@ -82,7 +82,7 @@ def deepspeed(settings: Settings) -> dict[str, Any] | None:
 
 
 def fsdp_plugin(settings: Settings) -> dict[str, Any]:
-    """The arguments of accelerate's FullyShardedDataParallelPlugin."""
+    """Return the arguments of accelerate's FullyShardedDataParallelPlugin."""
     plan = settings.plan
     return {
         **({"state_dict_type": "SHARDED_STATE_DICT"} if settings.sharded_save else {}),
@@ -95,7 +95,7 @@ def fsdp_plugin(settings: Settings) -> dict[str, Any]:
 
 
 def reduces_on_host(plan: Plan) -> bool:
-    """Whether gradients wait in host memory, where NCCL cannot add up their norm; gloo must be there beside it."""
+    """Whether gradients lie in host memory, where only gloo and not NCCL can sum their norm."""
     return plan.sharding.backend == "fsdp" and plan.offload is Offload.PARAMETERS
 
 
@@ -108,7 +108,7 @@ def _fsdp(settings: Settings) -> dict[str, Any] | None:
 
 
 def _optimizer(plan: Plan) -> dict[str, Any]:
-    """The optimizer by transformers' names; Muon has none there, so it stays the script's to make."""
+    """Return the optimizer under transformers' names; Muon has none, so the script must create it."""
     if plan.optimizer is Optimizer.ADAMW:
         return {"optim": "adamw_torch_fused" if plan.fused_optimizer else "adamw_torch"}
     name = _OPTIMIZERS.get(plan.optimizer)

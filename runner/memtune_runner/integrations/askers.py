@@ -1,4 +1,4 @@
-"""What is asked of a prepared loader beside its batches, and by whom, as the caller's frame tells."""
+"""Tells from the caller's frame who queries a prepared loader's length or truth value."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Place = tuple[int, CodeType, int]
 
 
 def place_in(frame: FrameType) -> Place:
-    """The call of a function, and the instruction where it stands."""
+    """Return a function call and its current instruction."""
     return id(frame), frame.f_code, frame.f_lasti
 
 
 def is_of_accelerate(frame: FrameType) -> bool:
-    """Whether accelerate's own code asks."""
+    """Whether accelerate's own code queries."""
     return str(frame.f_globals.get("__name__", "")).startswith("accelerate.")
 
 
 def is_progress_bar(frame: FrameType) -> bool:
-    """Whether tqdm asks, which counts what the loop is given, and not the script through ``len`` of its bar."""
+    """Whether tqdm queries: it counts the batches that the loop gets, unlike the script through ``len`` of its bar."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.startswith("tqdm.") and frame.f_code.co_name == "__init__"
 
 
 def truth_of(length: Callable[..., Any]) -> Callable[[Any], bool]:
-    """A loader's ``bool``, as without it: that there are batches says nothing of how many make a step."""
+    """Return a loader's original ``bool``: the existence of batches says nothing about how many make a step."""
 
     def truth(loader: Any) -> bool:
         return int(length(loader)) > 0

@@ -1,4 +1,4 @@
-"""Sets a plan's activation checkpointing in a model that a library trains."""
+"""Applies a plan's activation checkpointing to a model that the Trainer, accelerate or Lightning trains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memtune.plans.plan import Plan
 
 
 def set_checkpointing(model: Any, plan: Plan) -> None:
-    """Checkpoint the model's blocks as the plan says, whatever the script or the library had in mind."""
+    """Checkpoint the model's blocks as the plan says, whatever the script or the library set."""
     from memtune_runner.engine import checkpointing
 
     for each in model.modules():  # a library's model may be a part of the script's
@@ -16,5 +16,5 @@ def set_checkpointing(model: Any, plan: Plan) -> None:
     blocks = checkpointing.apply(model, plan.checkpointing)
     for each in model.modules():
         if blocks and hasattr(each, "config") and hasattr(each.config, "use_cache"):
-            # A block that is run again would put its keys and values into the cache a second time.
+            # A recomputed block would append its keys and values to the cache a second time.
             each.config.use_cache = False

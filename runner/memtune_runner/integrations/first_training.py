@@ -1,4 +1,4 @@
-"""Of several trainings that one script makes, only the first is saved and resumed."""
+"""Tracks which of a script's several trainings is saved and resumed: only the first."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from memtune_runner.rank.settings import Settings
 
 
 class FirstTraining:
-    """The calls of a library's training loop in this process: only the saves of the first are resumed from.
+    """The calls of a library's training loop in this process: only saves of the first are resumed from.
 
-    A checkpoint does not say which call it belongs to. A relaunched script makes its later trainings anew.
+    A checkpoint does not record its call. A relaunched script repeats its later trainings.
     """
 
     def __init__(self, settings: Settings, call: str) -> None:
@@ -20,15 +20,15 @@ class FirstTraining:
         self.is_current = True
 
     def begins(self) -> None:
-        """A call begins. What the script saves between two belongs to the one before."""
+        """Begin a call. Saves between two calls belong to the earlier one."""
         self.is_current = not self._has_ended
 
     def ended(self) -> None:
-        """A call that trained has returned."""
+        """Record that a call that trained has returned."""
         self._has_ended = True
 
     def keeps_saves(self) -> bool:
-        """Whether a save is resumed from; says so once if it is not."""
+        """Whether a save can be resumed from; logs once if it cannot."""
         if not self.is_current and self._saves_are_missed:
             self._saves_are_missed = False
             print(

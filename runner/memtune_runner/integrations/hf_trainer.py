@@ -1,4 +1,4 @@
-"""The integration `hf-trainer`: TrainingArguments are made as the plan says; a probe evaluates and saves once."""
+"""The integration `hf-trainer`: builds TrainingArguments from the plan; a probe evaluates and saves once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
 
 
 def first_max_steps(resume_from: Path | None) -> int | None:
-    """The steps that the first attempt set out to make. Another micro-batch would round them differently."""
+    """Return the steps that the first attempt planned; another micro-batch would round them differently."""
     if resume_from is None:
         return None
     try:
@@ -90,7 +90,7 @@ def _post_init(settings: Settings) -> Inherited:
 
 
 def _evaluate_less(args: Any, batch: int) -> None:
-    """Smaller evaluation batches than the one that ran out of memory, whose outputs wait for their end on the host."""
+    """Shrink evaluation batches below the one that ran out of memory, and move their outputs to the host."""
     args.per_device_eval_batch_size = min(args.per_device_eval_batch_size, batch)
     args.eval_accumulation_steps = args.eval_accumulation_steps or 1
 
@@ -98,7 +98,7 @@ def _evaluate_less(args: Any, batch: int) -> None:
 def _overrides(settings: Settings) -> dict[str, Any]:
     values = arguments.training_arguments(settings)
     if settings.is_probe:
-        # What a probe saves is only there to be measured: nobody may resume from it, or upload it.
+        # A probe's save is only measured: it must not be resumed from or uploaded.
         directory = own_directory(os.environ) or Path(tempfile.gettempdir())
         values |= {"output_dir": str(directory / "probe-checkpoint"), "push_to_hub": False}
         values |= {"load_best_model_at_end": False}
@@ -124,7 +124,7 @@ def _training_step(inherited: Inherited, trainer: Any, model: Any, inputs: Any, 
 
 
 def _rows_of_sample(trainer: Any, inputs: Any) -> int:
-    """More than one where the collator makes several rows of a sample: of a full batch a multiple of its samples."""
+    """Return the rows per sample, above 1 if the collator makes several: a full batch has a multiple of its samples."""
     size = batch_size((inputs,), {})
     samples = getattr(trainer.callback_handler.train_dataloader, "total_batch_size", None)
     if size is None or not samples:
@@ -148,7 +148,7 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
             probe.finish()
         first.begins()
         if not first.is_current:
-            # The script may give each of its trainings what the relaunch resumes from: that is the first one's alone.
+            # The script may pass the resumed checkpoint to each of its trainings, but it belongs to the first.
             is_first_ones = settings.resume_from is not None and resume_from_checkpoint == str(settings.resume_from)
             asked = None if is_first_ones else resume_from_checkpoint or None
             return inherited(trainer, asked, *args, **kwargs)
@@ -162,7 +162,7 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
 
 @contextmanager
 def _as_long_as_at_first(args: Any, settings: Settings) -> Iterator[None]:
-    """Let a resumed training have the steps that its first attempt set out to make."""
+    """Give a resumed training the number of steps that its first attempt planned."""
     asked, max_steps = args.max_steps, first_max_steps(settings.resume_from)
     if max_steps is not None and asked <= 0:
         args.max_steps = max_steps
@@ -176,11 +176,11 @@ def _length_callback(settings: Settings, trainer: Any, length: LibraryLength) ->
     from transformers import TrainerCallback
 
     class TellLength(TrainerCallback):
-        """Tells the steps that a training has, once the Trainer has computed them."""
+        """Reports the steps of a training once the Trainer has computed them."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             loader, plan = trainer.callback_handler.train_dataloader, settings.plan
-            # Some trainers take more samples at a time than they train on, such as those that generate.
+            # Some trainers, such as those that generate, take more samples at a time than they train on.
             samples = samples_of_pass(loader) if batch_size_of(loader) == plan.micro_batch else None
             steps = 0 if samples is None else math.ceil(len(loader) / plan.accumulation)
             epoch = Epoch(steps, samples) if samples and steps else None
@@ -194,7 +194,7 @@ def _probe_callback(probe: Probe, trainer: Any) -> Any:
     from transformers import TrainerCallback
 
     class EvaluateSaveAndStop(TrainerCallback):
-        """Ends the training after the probe's last step, not without one evaluation batch and one save."""
+        """Ends the training after the probe's last step, with one evaluation batch and one save."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             if probe.has_enough:

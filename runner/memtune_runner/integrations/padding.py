@@ -1,4 +1,4 @@
-"""Makes every batch of a probe as long as the job's sequences, so that the longest one is what was measured."""
+"""Pads every batch of a probe to the job's sequence length, so that the longest batch is measured."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class PaddingCollator:
-    """A collator that pads what another one returns. A class, so that data loader workers can be given it."""
+    """A collator that pads another one's result. A class, so that it can be pickled for data loader workers."""
 
     def __init__(self, collate: Callable[[Any], Any], length: int) -> None:
         self._collate, self._length = collate, length
 
     def __call__(self, samples: Any) -> Any:
-        from memtune_runner.rank.padding import padded  # it needs torch, which the script is to import first
+        from memtune_runner.rank.padding import padded  # needs torch, which the script should import first
 
         return padded(self._collate(samples), self._length, names_tell=True)

@@ -1,4 +1,4 @@
-"""The passes that a script of accelerate's makes over the loaders that it trains on, and their samples on this rank."""
+"""Counts the passes of an accelerate script over its training loaders, and their samples on this rank."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Followed:
     """A loader that the script trains on."""
 
     loader: Any
-    batches: int | None  # None where it is not known how many
-    samples: int | None  # of a pass on this rank; None where it is not known how many
+    batches: int | None  # None if unknown
+    samples: int | None  # of a pass on this rank; None if unknown
     order: RowOrder
-    taken: int = 0  # batches of a pass that has not come to its end
-    trained_after: int | None = None  # the steps that were made before the first batch of the pass was trained
-    passed_over: int = 0  # the samples of the pass that a resumed script took and did not train
+    taken: int = 0  # batches of a pass that has not ended
+    trained_after: int | None = None  # the steps made before the first batch of the pass was trained
+    passed_over: int = 0  # the samples of the pass that a resumed script consumed without training
 
 
 class Passes:
-    """The loaders that are followed, and what was begun of them.
+    """The training loaders and their current passes.
 
-    ``steps`` tells the optimizer steps behind the weights; ``micro_batch`` is the samples of a batch.
+    ``steps`` returns the optimizer steps made so far; ``micro_batch`` is the samples of a batch.
     """
 
     def __init__(self, steps: Callable[[], int], micro_batch: int) -> None:
@@ -35,9 +35,9 @@ class Passes:
         self.loaders: list[Followed] = []
 
     def follow(self, loader: Any, order: RowOrder | None = None) -> Followed:
-        """Follow a loader that accelerate has prepared, or made of one in whose order it gives its rows."""
+        """Follow a loader that accelerate has prepared, or one made from it with the same order of rows."""
         try:
-            batches = len(loader)  # not told to the script: the loader is not followed yet
+            batches = len(loader)  # the script does not see this: the loader is not followed yet
         except TypeError:
             batches = None
         self.loaders.append(Followed(loader, batches, samples_of_pass(loader), order or RowOrder(loader)))
@@ -49,14 +49,14 @@ class Passes:
         return list(dict.fromkeys(each.order for each in self.loaders))
 
     def of(self, loader: Any) -> Followed | None:
-        """What is known of a loader; None if it is not followed."""
+        """Return the record of a loader; None if it is not followed."""
         return next((each for each in self.loaders if each.loader is loader), None)
 
     def train(self, passed_over: Callable[[Followed], int]) -> None:
-        """A batch is trained; ``passed_over`` tells the samples before it that are left out of a pass."""
+        """Record that a batch is trained; ``passed_over`` returns the samples skipped before it in a pass."""
         begun = [each for each in self.loaders if each.taken]
         if not begun:
-            self._samples = None  # the script has kept the batches of a pass: nobody sees how often it uses them
+            self._samples = None  # the script kept the batches of a pass, so nobody can count how often it uses them
         for order in self.orders:
             order.trains()
         for each in begun:
@@ -64,12 +64,12 @@ class Passes:
                 each.trained_after, each.passed_over = self._steps(), passed_over(each)
 
     def is_left_at_once(self, followed: Followed, own_accumulation: int) -> bool:
-        """Whether a pass was left within a first step of the script's own, although others have made steps."""
+        """Whether a pass was left within the script's first accumulated step, although other passes made steps."""
         steps = self._steps()
         return steps > 0 and followed.taken <= own_accumulation and followed.trained_after == steps
 
     def end(self, followed: Followed, missing_batches: int = 0) -> None:
-        """A pass has come to its end, so many batches too early, or was left; one without a step trained nothing."""
+        """End a pass, ``missing_batches`` too early or by leaving it; a pass without a step trained nothing."""
         if followed.trained_after is not None and self._steps() > followed.trained_after:
             if followed.samples is None or self._samples is None:
                 self._samples = None
@@ -78,7 +78,7 @@ class Passes:
         followed.taken, followed.trained_after, followed.passed_over = 0, None, 0
 
     def begun_samples(self) -> int | None:
-        """The samples of all passes in which a step was made; None where they are not known. No pass goes on after."""
+        """End all passes and return the samples of those in which a step was made; None if unknown."""
         for each in self.loaders:
             self.end(each)
         return self._samples if self.loaders else None

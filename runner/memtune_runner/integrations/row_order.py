@@ -1,7 +1,7 @@
-"""The order in which a shuffled loader of accelerate's gives its rows, saved so that a resumed epoch goes on in it.
+"""Saves the row order of accelerate's shuffled loaders, so that a resumed epoch continues in it.
 
-torch's samplers shuffle by a random generator, whose state at the start of a pass decides its order. accelerate's own
-sampler, and those with a ``set_epoch``, shuffle by a seed and the number of the pass, the loader's ``iteration``.
+torch's samplers shuffle by a random generator, whose state at the start of a pass determines its order. accelerate's
+own sampler, and those with a ``set_epoch``, shuffle by a seed and the number of the pass, the loader's ``iteration``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
-_FILE = "data_order.json"  # not a name of MemTune's own: a conversion of the checkpoint must copy it
+_FILE = "data_order.json"  # not a name of MemTune's own: converting the checkpoint must copy it
 
 
 class Order(TypedDict):
-    """What decides the order of a pass. ``generator`` is the state in hexadecimal digits."""
+    """What determines the order of a pass. ``generator`` is the state in hexadecimal digits."""
 
     iteration: int
     seed: int | None
@@ -23,7 +23,7 @@ class Order(TypedDict):
 
 
 class RowOrder:
-    """The order of one training loader, also of what ``skip_first_batches`` has made of it."""
+    """The order of one training loader, including what ``skip_first_batches`` makes of it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader, self._sampler = loader, _sampler_of(loader)
@@ -34,38 +34,38 @@ class RowOrder:
 
     @property
     def may_be_restored(self) -> bool:
-        """Whether the loader or one of its samplers has a state of its own, which the script may have loaded."""
-        # accelerate's own loaders have the method whether what is below them has a state or not.
+        """Whether the loader or one of its samplers has a state that the script may have loaded."""
+        # accelerate's loaders have the method whether or not the loader below them has a state.
         below = getattr(self._loader, "base_dataloader", self._loader)
         return any(hasattr(each, "state_dict") for each in (below, *_samplers_of(self._loader)))
 
     def pass_begins(self, loader: Any) -> None:
-        """A pass begins: in the order of the checkpoint if nothing was trained since it was loaded."""
+        """Begin a pass, in the checkpoint's order if nothing was trained since it was loaded."""
         if self._resumed is not None:
             self._put(self._resumed)
         self._kept = self._now(_iteration(loader))
 
     def batch_given(self, loader: Any) -> None:
-        """The script gets a batch. After the last one, what is saved is the order of the next pass."""
+        """Record that the script gets a batch. After the last one, a save holds the order of the next pass."""
         if getattr(loader, "end_of_dataloader", False):
             self._kept = self._now(loader.iteration + 1)
 
     def pass_ends(self, loader: Any) -> None:
-        """A pass has come to its end, or was left."""
+        """Record that a pass has ended or was left."""
         self._kept = None
-        # accelerate counts the passes of each loader by itself, and a resumed one is made over another.
+        # accelerate counts passes for each loader, and a resumed pass uses another one.
         self._loader.iteration = max(_iteration(self._loader), _iteration(loader))
 
     def trains(self) -> None:
-        """A batch is trained: the passes to come have orders of their own."""
+        """Record that a batch is trained: later passes have orders of their own."""
         self._resumed, self._has_trained = None, True
 
     def saved(self) -> Order:
-        """The order in which a training that resumes from a checkpoint of now must go on."""
+        """Return the order in which a training resumed from a checkpoint of now must continue."""
         return self._kept or self._now(_iteration(self._loader))
 
     def resume(self, order: Order) -> None:
-        """Let the next pass have the order that was saved, unless this process has trained already."""
+        """Restore a saved order for the next pass, unless this process has trained already."""
         if not self._has_trained:
             self._resumed = order
             self._put(order)
@@ -80,7 +80,7 @@ class RowOrder:
 
         self._loader.iteration = order["iteration"]
         if hasattr(self._sampler, "set_epoch"):
-            self._sampler.set_epoch(order["iteration"])  # accelerate does not, behind batches skipped on several GPUs
+            self._sampler.set_epoch(order["iteration"])  # accelerate does not after skipping batches on several GPUs
         if order["seed"] is not None:
             self._sampler.initial_seed = order["seed"]
         generator = _generator_of(self._sampler)
@@ -94,7 +94,7 @@ def save(directory: Path, orders: Iterable[RowOrder]) -> None:
 
 
 def resume(directory: Path, orders: Iterable[RowOrder]) -> None:
-    """Go on in the orders that a checkpoint holds."""
+    """Restore the orders from a checkpoint."""
     file = directory / _FILE
     saved = json.loads(file.read_text(encoding="ascii")) if file.exists() else []
     for each, order in zip(orders, saved, strict=False):
@@ -102,15 +102,15 @@ def resume(directory: Path, orders: Iterable[RowOrder]) -> None:
 
 
 def _sampler_of(loader: Any) -> Any:
-    """The sampler of the rows, below all that accelerate and ``skip_first_batches`` have put around it."""
+    """Return the sampler of the rows, below all wrappers of accelerate and ``skip_first_batches``."""
     return _samplers_of(loader)[-1]
 
 
 def _samplers_of(loader: Any) -> list[Any]:
-    """Those of the batches from the outermost one on, and at last that of the rows, which may be None."""
+    """Return the batch samplers from the outermost on, and last the row sampler, which may be None."""
     batches: Any = getattr(loader, "batch_sampler", None)
     if batches is None:
-        batches = getattr(loader, "sampler", None)  # whole batches of a script that makes them by a sampler
+        batches = getattr(loader, "sampler", None)  # a batch sampler that the script passed as the sampler
     found = [batches]
     while hasattr(found[-1], "batch_sampler"):
         found.append(found[-1].batch_sampler)
@@ -125,9 +125,9 @@ def _generator_of(sampler: Any) -> Any:
 
 
 def _give_generator(sampler: Any) -> None:
-    """Let torch's samplers draw from a generator of their own, as accelerate does over several GPUs.
+    """Give torch's samplers their own generator, as accelerate does on several GPUs.
 
-    Otherwise they draw from the random numbers of the process, as does all else in it.
+    Otherwise they draw from the process's random state, as everything else does.
     """
     import torch
     from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler

@@ -1,8 +1,8 @@
-"""Keeps the schedule of an accelerate script right while the plan's micro-batches go through its loop.
+"""Keeps an accelerate script's schedule right while its loop runs the plan's micro-batches.
 
-A script computes the length of its training from the loader's length and from the accumulation that it passes to its
-Accelerator. So it keeps on seeing its own accumulation, and as many batches for each optimizer step; accelerate itself
-accumulates as the plan says. A script that passes none counts the batches that it gets, and sees all of them.
+A script computes its length from the loader's length and the accumulation that it passes to its Accelerator. So it
+keeps seeing its own accumulation and as many batches per optimizer step, while accelerate accumulates as the plan says.
+A script that passes none counts the batches that it gets, and sees all of them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from memtune_runner.rank.training_length import TrainingLength
 
 Inherited = Callable[..., Any]
 
-_OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`, before what the script says
+_OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`; overrides the script
 
 
 class Schedule(TrainingLength):
-    """What a script sees of the length of its training, and what it makes of it.
+    """What a script sees of its training's length, and how far it trains.
 
-    ``samples`` tells how many are behind the weights of this process, over all ranks.
+    ``samples`` returns the samples trained over all ranks.
     """
 
     is_known_at_end = True
@@ -43,14 +43,14 @@ class Schedule(TrainingLength):
         self._own: int | None = None
         self._accelerator: Any = None
         self._accumulates = self._has_told_length = False
-        self._has_skipped = False  # what a resumed run has trained of its epoch
-        self._is_resuming = False  # the checkpoint is loaded, and nothing trained since
-        self._passed_over = 0  # batches that were given to the script meanwhile
-        self._asked_for_batches: Place | None = None  # where, as long as none was taken
-        self._own_share = 0  # the samples of a batch by the script's own loader, over all ranks
+        self._has_skipped = False  # the batches of its resumed epoch that were trained before
+        self._is_resuming = False  # the checkpoint is loaded, and nothing has been trained since
+        self._passed_over = 0  # batches given to the script since then
+        self._asked_for_batches: Place | None = None  # the caller, until it has taken a batch
+        self._own_share = 0  # samples per batch of the script's own loader, over all ranks
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
-        """Let an Accelerator tell the script its own accumulation, and see whether the script uses the plan's."""
+        """Let an Accelerator report the script's own accumulation, and detect whether the script uses the plan's."""
         inherited = module.Accelerator.gradient_accumulation_steps
 
         def get(accelerator: Any) -> int:
@@ -72,7 +72,7 @@ class Schedule(TrainingLength):
             patches.wrap(module.Accelerator, "load_state", self._load_state)
 
     def wrap_loaders(self, module: Any, patches: Patches) -> None:
-        """Let the training loader tell its length in the script's batches, and be skipped by the script's count."""
+        """Let the training loader report its length, and skip, in the script's batches."""
         for kind in (module.DataLoaderShard, module.DataLoaderDispatcher):
             patches.replace(kind, "__bool__", truth_of(kind.__len__))
             patches.wrap(kind, "__len__", self._length)
@@ -80,7 +80,7 @@ class Schedule(TrainingLength):
         patches.wrap(module, "skip_first_batches", self._skip)
 
     def plugin(self, given: dict[str, Any], accumulation: int, environ: Mapping[str, str]) -> Any:
-        """The plugin for the plan's accumulation, with all other options of the script's, whose own number is noted."""
+        """Return a plugin with the plan's accumulation and the script's other options; remember the script's own."""
         from accelerate.utils import GradientAccumulationPlugin  # type: ignore[import-untyped]  # accelerate ships no types
 
         plugin, told = given.get("gradient_accumulation_plugin"), environ.get(_OWN_ACCUMULATION, "")
@@ -91,22 +91,22 @@ class Schedule(TrainingLength):
         return replace(plugin or GradientAccumulationPlugin(), num_steps=accumulation)
 
     def script_batches(self, size: int | None, ranks: int) -> None:
-        """The script's own training loader makes batches of this size on so many ranks."""
+        """Record the batch size of the script's own training loader, on ``ranks`` ranks."""
         self._own_share = (size or 0) * ranks
 
     def follow(self, accelerator: Any, loader: Any) -> None:
-        """The script trains on this loader, which accelerate has prepared."""
+        """Follow a training loader that accelerate has prepared."""
         self._accelerator = accelerator
         self._passes.follow(loader)
 
     @property
     def follows(self) -> bool:
-        """Whether a loader is known that the script trains on."""
+        """Whether a training loader is known."""
         return bool(self._passes.loaders)
 
     @property
     def unfinished(self) -> str:
-        """What shows that a script which ended well has not trained as long as it meant to; empty if nothing does."""
+        """Return evidence that a script which succeeded trained less than it meant to; empty if there is none."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over):
             return self._miscount
         own, loaders = self._own or 1, self._passes.loaders
@@ -122,7 +122,7 @@ class Schedule(TrainingLength):
 
     @property
     def resumed_samples(self) -> int | None:
-        """What the steps behind the checkpoint were made of, if the loader tells how many samples an epoch has."""
+        """Return the samples of the steps before the checkpoint, if the loader knows the samples of an epoch."""
         first = next(iter(self._passes.loaders), None)
         if self._settings.resume_from is None or first is None or first.samples is None or not first.batches:
             return None
@@ -130,7 +130,7 @@ class Schedule(TrainingLength):
         return epochs * first.samples + steps * self._plan.accumulation * self._plan.micro_batch
 
     def total_samples(self, _trained: int) -> int | None:
-        """The samples of all passes that the script has begun to train on: more than these it has not asked for."""
+        """Return the samples of all passes that the script has begun to train on."""
         begun, resumed = self._passes.begun_samples(), self.resumed_samples
         if self._settings.resume_from is None:
             return begun
@@ -143,11 +143,11 @@ class Schedule(TrainingLength):
 
     def _length(self, inherited: Inherited, loader: Any) -> int:
         batches: int = inherited(loader)
-        asker = sys._getframe(2)  # behind this function's own frame is that of its wrapper
+        asker = sys._getframe(2)  # behind this function's frame is its wrapper's
         if self._passes.of(loader) is None or is_of_accelerate(asker) or is_progress_bar(asker):
             return batches
         if self._asked_for_batches == place_in(asker):
-            return batches  # list(), tuple() and sorted() ask for the batches, then how many there may be
+            return batches  # list(), tuple() and sorted() get the iterator, then a length hint
         self._has_told_length = True
         return self._in_scripts_batches(batches)
 
@@ -184,7 +184,7 @@ class Schedule(TrainingLength):
         return result
 
     def _training_begins(self) -> None:
-        """Raise BadInputError where a script that skips batches by hand has not come to where its checkpoint was."""
+        """Raise BadInputError if a script that skips batches by hand has missed the checkpoint's position."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over - 1):
             raise BadInputError(self._miscount)
         if self._is_resuming and not self._has_skipped:
@@ -193,7 +193,7 @@ class Schedule(TrainingLength):
         self._is_resuming, self._passed_over = False, 0
 
     def _warn_of_repeated_rows(self) -> None:
-        """Tell of a resumed script that begins its epoch anew, unless its loader may go on where it was by itself."""
+        """Warn of a resumed script that restarts its epoch, unless its loader may have restored its position."""
         followed = next((each for each in self._passes.loaders if each.taken), None)
         if followed is None or followed.samples is None or followed.order.may_be_restored:
             return
@@ -206,17 +206,17 @@ class Schedule(TrainingLength):
             )
 
     def _samples_passed_over(self, followed: Followed) -> int:
-        """Of the resumed epoch, where a script takes its batches one by one up to the checkpoint's place."""
+        """Return the samples skipped in a resumed epoch by a script that takes its batches one by one."""
         _, steps = self._place(followed.batches)
         batches = steps * self._plan.accumulation
         return batches * self._plan.micro_batch if self._passed_over > batches else 0
 
     def _may_have_passed_over(self, batches: int) -> bool:
-        """Whether so many batches lie before the next step: none where the script begins the epoch anew."""
+        """Whether a script may have skipped so many batches before the next step; none if it restarts the epoch."""
         in_epoch = self._batches_in_epoch
         epoch, steps = self._place(in_epoch)
         of_epoch = steps * self._plan.accumulation
-        # A loop may take the batches of a step together before it trains on the first of them.
+        # A loop may take all batches of a step before it trains on the first.
         ahead = max(self._own or 1, self._plan.accumulation)
         return any(0 <= batches - each < ahead for each in (0, of_epoch, epoch * (in_epoch or 0) + of_epoch))
 
@@ -234,7 +234,7 @@ class Schedule(TrainingLength):
         )
 
     def _place(self, batches: int | None) -> tuple[int, int]:
-        """The epoch that the checkpoint is in, and its optimizer steps there."""
+        """Return the checkpoint's epoch and its optimizer steps within that epoch."""
         steps = self._settings.resume_samples // self._settings.global_batch
         return divmod(steps, math.ceil(batches / self._plan.accumulation)) if batches else (0, steps)
 
@@ -264,7 +264,7 @@ class Schedule(TrainingLength):
                 f"{self._plan.accumulation}: train each batch within accelerator.accumulate(model), or pass "
                 "gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) to the script"
             )
-        # A loss is divided by what the script has told accelerate, as without a plan.
+        # The loss is divided by the number that the script gave accelerate, as without a plan.
         accelerator.gradient_state.plugin_kwargs.update(num_steps=own)
 
     def _skip(self, inherited: Inherited, dataloader: Any, num_batches: int = 0) -> Any:
@@ -278,14 +278,14 @@ class Schedule(TrainingLength):
         return made
 
     def _batches_behind(self, batches: int | None, asked: int) -> int:
-        """The batches of the plan that a script wants to skip, by its own count. Of a resumed epoch they are known."""
+        """Return how many of the plan's batches to skip for the script's count; a resumed epoch's are known."""
         accumulation = self._plan.accumulation
         if self._settings.resume_from is None or self._has_skipped:
             return asked * accumulation // self._own if self._own else asked
         steps = self._settings.resume_samples // self._settings.global_batch
         epoch, steps_of_epoch = self._place(batches)
         epochs_told = epoch * self._in_scripts_batches(batches or 0)
-        # Scripts count in their own batches, or in those that they were given, now or under the plan that saved.
+        # Scripts count their own batches, or those that they got, now or under the plan that saved.
         units = (self._own or 1, accumulation, manifest.accumulation_of(self._settings.resume_from, accumulation))
         meant = {each for unit in units for each in (steps_of_epoch * unit, steps * unit - epochs_told)}
         if asked not in meant:

@@ -1,6 +1,6 @@
-"""The micro-batches of a loader that drops its last batch.
+"""Micro-batches for a loader that drops its last incomplete batch.
 
-Dropped by the micro-batch, how many rows an epoch has, and where a resumed one goes on, would depend on the plan.
+If micro-batches were dropped instead, the rows of an epoch and the position of a resume would depend on the plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler
 
 
 class WholeBatches(BatchSampler):
-    """Micro-batches of the rows that batches of ``own_size`` hold; what those would drop at the end is dropped."""
+    """Micro-batches of the rows in batches of ``own_size``; rows that those would drop at the end are dropped."""
 
     def __init__(self, sampler: Any, batch_size: int, own_size: int) -> None:
         super().__init__(sampler, batch_size, drop_last=False)

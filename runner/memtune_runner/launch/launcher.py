@@ -1,4 +1,4 @@
-"""Runs the ranks of one node from the first check to the end that all nodes share."""
+"""The launcher of one node: starts its ranks, watches them, and ends them together with the other nodes' ranks."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.hang_grace import Patience
 from memtune_runner.rank.settings import Settings
 
-# One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.
+# A failure of one rank ends all ranks of all nodes within 5 s: 0.5 s to notice it, this grace period, then SIGKILL.
 _GRACE_SECONDS = 1.5
-# How long the ranks of a run that hangs still live to show their stacks: on the first node, of which the others have
-# yet to hear (half a second until they look, as long until their launchers do), and on those. It fits into the 5 s.
+# How long the ranks of a hanging run live on to print their stacks: on the node that notices first (the others need
+# half a second to look, and their launchers as long again) and on the other nodes. Both fit into the 5 s.
 _STACKS_SECONDS = 1.5
 _STACKS_ELSEWHERE_SECONDS = 0.5
-# How long the cause of a failure may come after its consequence, on this node or on another.
+# How long to wait for the cause of a failure after seeing its consequence, on this node or on another.
 _ECHO_SECONDS = 1.0
-# What the launcher itself needs between the last worker's end and the kubelet's SIGKILL.
+# The launcher's own share of the pod's grace period, between the last worker's end and the kubelet's SIGKILL.
 _OWN_GRACE_SECONDS = 5
 _PERIOD_SECONDS = 0.5
 _KILLED = 137
 
 
 class Launcher:
-    """The ranks of one node. ``directory`` is where they leave their reports."""
+    """Runs the ranks of one node. Each rank leaves its report in ``directory``."""
 
     def __init__(self, settings: Settings, command: Command, directory: Path) -> None:
         self._settings, self._command, self._directory = settings, command, directory
@@ -53,7 +53,7 @@ class Launcher:
         self._ends_at = time.monotonic() + ((settings.is_probe and settings.probe_seconds) or math.inf)
 
     def run(self) -> Report:
-        """Start the ranks, wait for their end or bring it about, and say what it was."""
+        """Start the ranks, wait for them or end them, and return the node's report."""
         report = self._run()
         return report if self._settings.is_probe else _with_newest(report, self._settings.checkpoint_path)
 
@@ -78,25 +78,25 @@ class Launcher:
         except BadInputError as error:
             print(f"memtune: {error}", file=sys.stderr, flush=True)
             return self._refused(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
-        except Exception as error:  # a mistake of ours must not end a run without a word
+        except Exception as error:  # a bug in the launcher must still leave a report
             traceback.print_exc()
             return self._refused(Ending.ERROR, 1, f"memtune: {type(error).__name__}: {error}")
         finally:
             self._workers.kill()
 
     def leave(self) -> None:
-        """Let the other nodes learn of the end, once it is reported."""
+        """Let the other nodes read how the run ended, after the report is written."""
         self._peers.leave()
 
     def _is_over(self) -> bool:
         return self._signals.received is not None or self._is_overdue()
 
     def _is_overdue(self) -> bool:
-        """Whether a probe has gone on for longer than its budget allows, be it that nobody is there to see it."""
+        """Whether a probe has used up its time budget; the launcher checks because the operator may be down."""
         return time.monotonic() > self._ends_at
 
     def _resume(self) -> None:
-        """Find on node 0 what the run goes on from, and let all ranks of all nodes know."""
+        """Choose the checkpoint to resume from on node 0 and share it with all nodes."""
         shared = self._peers.shared(lambda: _resumed_from(self._settings), self._is_over)
         found = json.loads(shared) if shared else None
         self._settings = replace(
@@ -106,7 +106,7 @@ class Launcher:
         )
 
     def _refused(self, ending: Ending, exit_code: int, message: str) -> Report:
-        """The report of a run that could not be started, or not be watched any more."""
+        """Return the report of a run that could not start or can no longer be watched."""
         report = replace(merge(self._settings, (), None), ending=ending, exit_code=exit_code, message=message)
         return replace(report, failure_order=self._announce(report))
 
@@ -133,7 +133,7 @@ class Launcher:
         self._workers.pass_on_output()
 
     def _watch(self) -> Ended | None:
-        """Wait until the ranks have ended by themselves, well or not (None), or must end for a reason from outside."""
+        """Wait until the ranks end by themselves (None), or return the outside reason for which they must end."""
         while True:
             self._workers.poll()
             if self._signals.received is not None:
@@ -142,7 +142,7 @@ class Launcher:
                 return None
             if (first := self._peers.first()) is not None:
                 return first
-            # Ranks that are all at their end by now came to it in time.
+            # Ranks that have all ended by now were in time.
             if self._is_overdue() and (self._workers.running or not self._workers.all):
                 return self._overdue()
             if not self._workers.running:
@@ -153,15 +153,15 @@ class Launcher:
         return any(self._has_failed(worker) or self._has_reported_failure(worker) for worker in self._workers.all)
 
     def _has_failed(self, worker: Worker) -> bool:
-        """Whether a worker has ended badly; a shell may end with 0 although its script did."""
+        """Whether a worker failed; a shell may exit with 0 although its script failed."""
         if worker.exit_code == 0 and worker.is_program:
             return self._end_of(worker).failure is not None
         return worker.has_failed
 
     def _has_reported_failure(self, worker: Worker) -> bool:
-        """Whether a worker has failed although its process is still there: a thread, or CUDA, may hold it up.
+        """Whether a worker reported a failure while its process is still alive, held up by a thread or by CUDA.
 
-        A shell may go on after one of its programs failed, but with a rank that hangs the others do, too.
+        A shell may go on after one of its programs failed; if a rank hangs, however, all ranks hang.
         """
         if worker.exit_code is not None or self._may_outlive_hang(worker):
             return False
@@ -170,20 +170,21 @@ class Launcher:
         return any(report.ending in failures for report in reports)
 
     def _may_outlive_hang(self, worker: Worker) -> bool:
-        """Whether it is a shell that no other rank waits for: what hangs below it ends by itself and may be retried."""
+        """Whether the worker is a shell that no other rank waits for: a hanging program below it ends alone and may be
+        retried."""
         return worker.is_program and self._settings.world == 1
 
     def _succeeded(self) -> Report:
         report = merge(self._settings, self._ends(), None)
         if report.ending is not Ending.SUCCEEDED:
             return replace(report, failure_order=self._announce(report))
-        # The others may still be at work, and what they share is kept on node 0.
+        # The other nodes may still be training, and node 0 hosts the store that they share.
         while not (self._peers.others_have_left() or self._peers.first() or self._is_over()):
             self._signals.sleep(_PERIOD_SECONDS)
         return report
 
     def _failed(self, ended: Ended | None) -> Report:
-        """End all ranks, here and elsewhere, for a failure of a rank of ours (None) or for a reason from outside."""
+        """End all ranks of all nodes, after a failure of a rank of this node (None) or for an outside reason."""
         if ended is None:
             self._workers.wait(_ECHO_SECONDS, is_enough=self._knows_cause)
         well = [worker for worker in self._workers.running if not self._has_reported_failure(worker)]
@@ -207,9 +208,10 @@ class Launcher:
         return found is not None and found[1].ending is Ending.HUNG
 
     def _hang_told(self, ended: Ended | None, well: list[Worker]) -> int:
-        """Let all ranks of all nodes show their stacks while they still stand where they stood; the order of the end.
+        """Announce a hang, have all ranks of all nodes print their stacks in place, and return the announcement's
+        order.
 
-        A rank that goes takes others along by their connections, so no node ends one before the others have heard.
+        A rank that exits breaks its peers' connections, so no node ends a rank before the other nodes have heard.
         """
         order = self._announce(self._report(ended))
         self._workers.show_stacks(well)
@@ -218,7 +220,8 @@ class Launcher:
         return order
 
     def _report(self, ended: Ended | None) -> Report:
-        """What the ranks of this node came to. A probe that has stepped when its time is over has not hung for sure."""
+        """Merge the ranks' ends into the report. A probe that made steps before its time was up counts as slow, not as
+        hung."""
         report = merge(self._settings, self._ends(), ended)
         is_own = ended is not None and ended.node == self._settings.node_rank and ended.ending is Ending.HUNG
         if not is_own or report.steps or report.ending is not Ending.TERMINATED:
@@ -226,7 +229,7 @@ class Launcher:
         return replace(report, ending=Ending.HUNG, exit_code=EXIT_CODES[Ending.HUNG])
 
     def _overdue(self) -> Ended:
-        """A probe's ranks neither ended nor reported; where they could not even start, the other nodes are late."""
+        """Describe a probe that ran out of time: hung, or, if its ranks never started, waiting for other nodes."""
         seconds = self._settings.probe_seconds
         message = f"the probe neither ended nor reported within {seconds} s, its part of tuning.maxGpuSeconds"
         ending = Ending.HUNG if self._workers.all else Ending.TERMINATED
@@ -237,7 +240,7 @@ class Launcher:
         return found is not None and not found[1].is_consequence
 
     def _cause_elsewhere(self) -> Ended | None:
-        """What another node died of, if what our ranks died of only followed from it."""
+        """Return the failure of another node if this node's failures are only consequences of it."""
         deadline = time.monotonic() + _ECHO_SECONDS
         while not self._knows_cause() and time.monotonic() < deadline:
             if (first := self._peers.first()) is not None:
@@ -250,7 +253,7 @@ class Launcher:
         return self._peers.announce(Ended(node, report.ending, report.exit_code, report.message, is_graceful))
 
     def _ends(self) -> list[RankEnd]:
-        """What is left of each rank, those that ended first in front."""
+        """Return how each rank ended, in the order in which they ended."""
         return [self._end_of(worker) for worker in sorted(self._workers.all, key=self._time_of_end)]
 
     def _end_of(self, worker: Worker) -> RankEnd:
@@ -262,7 +265,7 @@ class Launcher:
         return RankEnd(worker.rank.rank, code, reports, log, was_stopped, self._may_outlive_hang(worker))
 
     def _time_of_end(self, worker: Worker) -> float:
-        """When a rank ended. One that reports a failure may take longer to die than those it takes along."""
+        """When a rank ended. A rank that reports a failure may take longer to exit than the ranks it takes down."""
         ended_at = worker.ended_at or float("inf")
         try:
             written_at = ranks.report_path(self._directory, worker.rank).stat().st_mtime
@@ -282,7 +285,7 @@ def _resumed_from(settings: Settings) -> str:
 
 
 def _with_newest(report: Report, checkpoints: Path | None) -> Report:
-    """With the checkpoint that the next attempt goes on from: a rank that was killed could not tell of it."""
+    """Add the checkpoint that the next attempt resumes from; a rank that was killed could not report it."""
     found = newest(checkpoints) if checkpoints else None
     if found is None:
         return report

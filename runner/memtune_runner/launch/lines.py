@@ -1,4 +1,4 @@
-"""Cuts what a rank prints into lines, whatever it is. Pure; works on bytes, so that nothing can be undecodable."""
+"""Cuts a rank's output into lines. Pure; works on bytes, so that undecodable output passes through."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections import deque
 
 LONGEST_LINE_BYTES = 16_384
 _TAIL_LINES = 200
-# Python writes it where the cursor stands, which may be behind a progress bar.
+# Python writes a traceback at the cursor, which may be behind a progress bar.
 _TRACEBACK = re.compile(rb"(?<=.)(?=Traceback \(most recent call last\):)")
 _TAIL_LINE_BYTES = 2_048
 
 
 class LineCutter:
-    """Collects what one stream of a rank prints until lines are complete.
+    """Collects one output stream of a rank until lines are complete.
 
-    A carriage return starts a line anew, as on a terminal: of a progress bar only the newest state is kept, and
-    ``pending`` gives it out when the bar rests or when somebody has waited long enough.
+    A carriage return restarts the line, as on a terminal: only the newest state of a progress bar is kept. ``pending``
+    returns it when the bar stops or has waited long enough.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now, without their ends."""
+        """Return the lines that are now complete, without their line ends."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         cut = [piece for line in lines for part in _TRACEBACK.split(_shown(line)) for piece in _pieces(part)]
         while len(self._rest) > LONGEST_LINE_BYTES:
@@ -32,10 +32,10 @@ class LineCutter:
         return cut
 
     def pending(self) -> bytes | None:
-        """What was printed since the last complete line; from now on it counts as given out."""
+        """Return the text since the last complete line, and count it as printed."""
         if self._rest.endswith(b"\r") and not self._rest.strip(b"\r"):
             return None
-        # The end may be the first half of \r\n; kept, it starts the next line anew, which costs nothing.
+        # The text may end in the first half of \r\n; if kept, it starts the next line anew, which is harmless.
         rest, self._rest = self._rest, b""
         return _shown(rest) or None
 
@@ -47,7 +47,7 @@ class LineCutter:
 
 
 def _shown(line: bytes) -> bytes:
-    """What a terminal would show of a line: what stands after the last carriage return that was written over."""
+    """Return what a terminal would show: the text behind the last carriage return that was written over."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
@@ -56,15 +56,15 @@ def _pieces(line: bytes) -> list[bytes]:
 
 
 class Tail:
-    """The last lines of a rank, both streams in the order in which they came."""
+    """The last lines of a rank, both streams in order of arrival."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
 
     def add(self, line: bytes) -> None:
-        """Take one more line."""
+        """Append a line."""
         self._lines.append(line[:_TAIL_LINE_BYTES])
 
     def text(self) -> str:
-        """The lines as text; what is not UTF-8 is replaced."""
+        """Return the lines as text; invalid UTF-8 is replaced."""
         return b"\n".join(self._lines).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The `launch` subcommand: whatever happens, it ends with a report."""
+"""The `launch` subcommand. It always ends with a report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _reported(report: Report) -> int:
-    """Write the report to wherever the variables say, even if they say nothing else that holds."""
+    """Write the report where the variables say, even if no other variable is valid."""
     with suppress(OSError):
         sys.stdout.flush()
     message_path = os.environ.get(environment.TERMINATION_MESSAGE_PATH) or Settings.termination_message_path
@@ -45,7 +45,7 @@ def _reported(report: Report) -> int:
 
 
 def _let_go_of(stream: TextIO) -> None:
-    """Give up what nobody takes any more: Python would try again at its end, and change the exit code."""
+    """Give up a stream that nobody reads; Python would flush it again at exit and change the exit code."""
     try:
         stream.flush()
     except OSError:
@@ -58,7 +58,7 @@ def _bad_input(message: str) -> Report:
 
 
 def _rank_directory(variables: Mapping[str, str]) -> tempfile.TemporaryDirectory[str]:
-    """A directory for the ranks' reports, where the root file system may be read-only."""
+    """Create a directory for the ranks' reports; the root file system may be read-only."""
     report_path = variables.get(environment.REPORT_PATH)
     places = [str(Path(report_path).parent)] if report_path else []
     writable = (

@@ -1,4 +1,4 @@
-"""One report from what became of all ranks of a node. Pure."""
+"""Merges the ends of a node's ranks into one report. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True)
 class RankEnd:
-    """What is left of one rank: its exit code (128+N for signal N), its reports, the end of what it printed.
+    """How one rank ended: its exit code (128+N for signal N), its reports and the tail of its log.
 
-    ``was_stopped`` says that it was still well when the launcher ended it, so its own end explains nothing, and
-    ``may_outlive_hang`` that it was not ended for a hang, so its own end explains that, too.
+    ``was_stopped``: the rank was healthy when the launcher ended it, so its own end explains nothing.
+    ``may_outlive_hang``: the rank was not ended for a hang, so its own end explains a hang below it as well.
     """
 
     rank: int
@@ -33,12 +33,12 @@ class RankEnd:
 
     @property
     def report(self) -> Report | None:
-        """The report that counts, of those that several processes of one rank may have left.
+        """Return the report that counts, of those left by the processes of this rank.
 
-        A hang for which the rank is ended always counts: the rank may say that it is well. Else where the rank failed
-        it is a failure, where it succeeded a success: a shell may go on after one of its programs failed. It may hide
-        as well that all of them did. Among equals it is the one with the most steps, since others did something else
-        than train.
+        A hang for which the rank was ended always counts, even if the rank itself reported success. Otherwise a failed
+        rank is described by a failure and a successful one by a success, since a shell may go on after one of its
+        programs failed. A shell may also hide that all of them failed. Among equal reports the one with the most steps
+        counts: the others did something else than train.
         """
         fitting = self._hangs or [
             each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)
@@ -47,7 +47,7 @@ class RankEnd:
 
     @property
     def failure(self) -> Failure | None:
-        """What this rank died of by itself; None if it ended well or was ended."""
+        """Return why this rank failed by itself; None if it succeeded or was stopped."""
         if self.was_stopped or (self.exit_code == 0 and not self._hangs and not self._hides_failure):
             return None
         report = self.report
@@ -58,17 +58,17 @@ class RankEnd:
 
     @property
     def _hides_failure(self) -> bool:
-        """Whether no program that left a report succeeded: `python train.py | tee log` ends with the code of tee."""
+        """Whether no program with a report succeeded: `python train.py | tee log` exits with the code of tee."""
         return bool(self.reports) and all(each.ending is not Ending.SUCCEEDED for each in self.reports)
 
     @property
     def _hangs(self) -> list[Report]:
-        """The reports of hangs that the rank was ended for."""
+        """The reports of hangs for which the rank was ended."""
         return [] if self.may_outlive_hang else [each for each in self.reports if each.ending is Ending.HUNG]
 
 
 def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:
-    """The rank whose failure brought the others' about; ``ends`` are in the order in which they were noticed."""
+    """Return the rank whose failure caused the others; ``ends`` are ordered by the time they were noticed."""
     failed = [(end, failure) for end in ends if (failure := end.failure)]
     if not failed:
         return None
@@ -77,7 +77,7 @@ def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:
 
 
 def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> Report:
-    """The node's report. ``ended`` is what ended the ranks from outside: a signal, or another node."""
+    """Return the node's report. ``ended`` is the outside reason for its end: a signal or another node."""
     found = cause(ends)
     report = _measured(settings, ends, found[0] if found else None)
     if found is not None:
@@ -103,19 +103,19 @@ def _elsewhere(settings: Settings, ended: Ended) -> str:
 
 
 def _nothing_measured(report: Report) -> Report:
-    """A probe that trained nothing measured nothing, however well it ended."""
+    """Turn the success of a probe that trained nothing into a failure: it measured nothing."""
     seen = "the optimizer never stepped" if report.steps == 0 else "the hooks saw no training"
     message = f"the command ended with exit code 0, but {seen}; correct the command, or the integration"
     return replace(report, ending=Ending.BAD_INPUT, exit_code=EXIT_CODES[Ending.BAD_INPUT], message=message)
 
 
 def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | None) -> Report:
-    """What the ranks measured, as the report of a success."""
+    """Return what the ranks measured, as the report of a success."""
     reported = [(end.rank, end.report) for end in sorted(ends, key=lambda end: end.rank)]
     reports = {rank: report for rank, report in reported if report is not None}
     told = failed.report if failed else None
     if told is None:
-        # The one that trained furthest; rank 0 among equals.
+        # The rank that trained furthest; among equals, rank 0.
         told = max(reports.values(), key=lambda each: each.steps or 0, default=_EMPTY)
     fullest = max(reports.values(), key=lambda each: each.memory.peak_device_bytes, default=_EMPTY)
     return replace(
@@ -140,7 +140,7 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         device=settings.device,
         memory=replace(
             fullest.memory,
-            # The request that failed, wherever it did, and the retries of the rank that had most of them.
+            # The failed request of whichever rank had one, and the highest number of allocation retries.
             failed_request_bytes=told.memory.failed_request_bytes,
             alloc_retries=_most(each.memory.alloc_retries for each in reports.values()),
         ),

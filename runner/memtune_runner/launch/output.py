@@ -1,4 +1,4 @@
-"""Passes on what the ranks print, each line with its rank in front, and keeps the end of it."""
+"""Forwards the ranks' output, each line prefixed with its rank, and keeps the tail for the report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import BinaryIO
 from memtune_runner.launch.lines import LineCutter, Tail
 
 _CHUNK_BYTES = 65_536
-# A line that is not ended for this long is passed on as it is: somebody may be waiting for it.
+# An unfinished line is forwarded after this long: it may be a prompt or a progress bar.
 _PATIENCE_SECONDS = 1.0
 
 
 @dataclass
 class _Stream:
-    """One stream of one rank, where it goes to, and since when part of a line waits."""
+    """One output stream of one rank: its target, and since when an unfinished line waits."""
 
     rank: int
     target: BinaryIO
@@ -27,7 +27,7 @@ class _Stream:
 
 
 class Output:
-    """One thread that reads all ranks' streams. It ends by itself when the last of them is closed."""
+    """A thread that reads the streams of all ranks and ends when the last one is closed."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -35,22 +35,22 @@ class Output:
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
 
     def add(self, rank: int, source: int, target: BinaryIO) -> None:
-        """Read the file descriptor ``source`` of this rank; before ``start``."""
+        """Read file descriptor ``source`` of this rank; call it before ``start``."""
         os.set_blocking(source, False)
         self._tails.setdefault(rank, Tail())
         self._selector.register(source, selectors.EVENT_READ, _Stream(rank, target))
 
     def start(self) -> None:
-        """Begin to pass on."""
+        """Start forwarding."""
         self._thread.start()
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything that was printed is passed on, but no longer than this."""
+        """Wait until all output is forwarded, at most this long."""
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def tail(self, rank: int) -> str:
-        """The last lines of this rank."""
+        """Return the last lines of this rank."""
         return self._tails[rank].text()
 
     def _pump(self) -> None:
@@ -95,5 +95,5 @@ class Output:
             stream.target.write(b"".join(prefix + line + b"\n" for line in lines))
             stream.target.flush()
         except OSError:
-            # Whoever read our output has gone. The ranks must not die of it, so their pipes are still emptied.
+            # The reader of our output has gone. Keep emptying the ranks' pipes, so that the ranks do not die of it.
             pass

@@ -1,4 +1,4 @@
-"""What the launchers of a run's nodes tell each other: who is there, what ended the run first, who may leave."""
+"""How the launchers of several nodes coordinate: rendezvous, first failure, loss of a node, and shutdown."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from memtune_runner.rank.hang_grace import Patience
 from memtune_runner.rank.preflight import check_torch
 
 _PERIOD_SECONDS = 0.5
-# A node that gave no sign of life for this long is lost: the three times five seconds of torch's own rendezvous
+# A node without a heartbeat for this long is lost, as in torch's own rendezvous: 3 x 5 s
 # (RendezvousSettings.keep_alive_interval and keep_alive_max_attempt).
 _SILENCE_SECONDS = 15.0
-# How long node 0, whose store all others look into, waits for them to have looked.
+# How long node 0, which hosts the store, waits for the other nodes to read how the run ended.
 _FAREWELL_SECONDS = 5.0
 _PREFIX = "memtune/"
 
 
 class Ended(NamedTuple):
-    """What ended the run on one node. Where ``is_graceful``, there is time to save something."""
+    """How the run ended on one node. ``is_graceful`` leaves the workers time to save a checkpoint."""
 
     node: int
     ending: Ending
@@ -45,29 +45,29 @@ class Ended(NamedTuple):
 
 
 class Peers(Protocol):
-    """The other launchers, as the launcher of one node sees them."""
+    """The launchers of the other nodes, as seen by the launcher of one node."""
 
     def variables(self) -> dict[str, str]:
-        """How the workers of this node find those of the others."""
+        """Return the variables by which workers find the workers of the other nodes."""
 
     def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:
-        """What ``make`` gives on node 0, on every node; empty if the run ends before that."""
+        """Return on every node what ``make`` returns on node 0; empty if the run ends first."""
 
     def first(self) -> Ended | None:
-        """What ended the run first, wherever that was; None as long as nothing did."""
+        """Return what ended the run first, on any node; None while the run goes on."""
 
     def announce(self, ended: Ended) -> int:
-        """Tell that this node has ended; its place among all endings, from 0."""
+        """Announce that this node has ended and return its place among all endings, from 0."""
 
     def others_have_left(self) -> bool:
-        """Whether nobody needs this node any more."""
+        """Whether no other node needs this one any more."""
 
     def leave(self) -> None:
-        """Nothing more is told or asked. Node 0 stays until the others know all they need."""
+        """Stop communicating. Node 0 stays until the other nodes have read how the run ended."""
 
 
 class Alone:
-    """A run of one node. No torch is needed, so the workers start at once."""
+    """The peers of a single-node run. It needs no torch, so the workers start at once."""
 
     def __init__(self) -> None:
         self._first: Ended | None = None
@@ -96,13 +96,13 @@ class Alone:
 
 
 class Stored:
-    """A run of several nodes, which meet in a torch TCPStore that node 0 hosts; its workers meet there as well."""
+    """The peers of a multi-node run. They meet in a torch TCPStore hosted by node 0, which the workers use as well."""
 
     def __init__(
         self, node: int, nodes: int, host: str, port: int, patience: Patience, connect: Callable[[], Any]
     ) -> None:
         self._node, self._nodes, self._host, self._port = node, nodes, host, port
-        # Each connection serves one thread: a waiting call holds back all others on the same one.
+        # One connection for each thread: a blocking call holds up every other call on the same connection.
         self._store, self._watched = connect(), connect()
         self._first: Ended | None = None
         self._patience, self._times_asked = patience, 0
@@ -110,7 +110,7 @@ class Stored:
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
 
     def meet(self, seconds: float, is_over: Callable[[], bool]) -> None:
-        """Wait until the launchers of all nodes are here."""
+        """Wait until the launchers of all nodes are present."""
         try:
             self._wait_for_all(seconds, is_over)
         except RuntimeError:
@@ -141,7 +141,7 @@ class Stored:
         if self._node == 0:
             self._store.set(key, make())
         while not (self.first() or is_over()):
-            with suppress(RuntimeError):  # the store has gone with node 0, which the watcher will say
+            with suppress(RuntimeError):  # node 0's store is gone; the watcher reports it
                 if self._store.check([key]):
                     return str(self._store.get(key).decode())
             time.sleep(_PERIOD_SECONDS / 5)
@@ -155,7 +155,7 @@ class Stored:
             order = int(self._store.add(f"{_PREFIX}endings", 1)) - 1
             if order == 0:
                 self._store.set(f"{_PREFIX}first", ended.to_json())
-        except RuntimeError:  # the store has gone with node 0
+        except RuntimeError:  # node 0's store is gone
             return self._nodes
         if order == 0:
             self._first = ended
@@ -184,7 +184,7 @@ class Stored:
                 self._first = _lost(0)
 
     def _look(self, last_seen: dict[int, tuple[int, float]]) -> Ended | None:
-        """One look into the store: what ended the run, or which node gives no sign of life any more."""
+        """Look into the store once: return what ended the run, or the node whose heartbeat has stopped."""
         if self._watched.check([f"{_PREFIX}first"]):
             return Ended.from_json(self._watched.get(f"{_PREFIX}first"))
         self._share_patience()
@@ -202,7 +202,7 @@ class Stored:
         return None
 
     def _share_patience(self) -> None:
-        """Tell that ranks of this node ask the others to wait for them, and hear whether others do."""
+        """Publish that ranks of this node ask for an extended hang timeout, and pass on other nodes' requests."""
         own = int(self._patience.was_asked())
         times = int(self._watched.add(f"{_PREFIX}patience", own))
         if times > self._times_asked + own:
@@ -213,7 +213,7 @@ class Stored:
 def join(
     node: int, nodes: int, rendezvous: str, seconds: float, patience: Patience, is_over: Callable[[], bool]
 ) -> Peers:
-    """Meet the launchers of the other nodes at ``rendezvous``, a host and a port; give up when ``is_over`` says so."""
+    """Meet the launchers of the other nodes at ``rendezvous`` (host:port), or give up when ``is_over`` returns True."""
     if nodes == 1:
         return Alone()
     host, _, port = rendezvous.rpartition(":")
@@ -229,7 +229,7 @@ def join(
 
 
 def _wait_for(host: str, port: int, seconds: float, is_over: Callable[[], bool]) -> None:
-    """Wait until node 0 can be reached; its name may not even be known before its pod has an address."""
+    """Wait until node 0 is reachable; its name resolves only when its pod has an address."""
     deadline = time.monotonic() + seconds
     while (problem := _problem_reaching(host, port)) is not None and not is_over():
         if time.monotonic() > deadline:
@@ -249,8 +249,8 @@ def _problem_reaching(host: str, port: int) -> str | None:
 
 
 def _connections(node: int, host: str, port: int) -> Callable[[], Any]:
-    """What makes connections to the store; on node 0 the first one hosts it."""
-    # The store explains every broken connection with a stack trace, where one line of ours says what it means.
+    """Return a factory of connections to the store; on node 0 the first connection hosts the store."""
+    # The store logs a stack trace for every broken connection; the launcher reports each in one line instead.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported without __all__
 
@@ -259,7 +259,7 @@ def _connections(node: int, host: str, port: int) -> Callable[[], Any]:
 
     def connect() -> Any:
         hosts = bool(is_host) and is_host.pop()
-        # Node 0 reaches itself without its own name, which may not be known yet.
+        # Node 0 connects to itself without its own name, which may not resolve yet.
         at = "localhost" if node == 0 else host
         try:
             return TCPStore(at, port, is_master=hosts, timeout=timeout, wait_for_workers=False)

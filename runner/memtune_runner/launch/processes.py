@@ -1,6 +1,6 @@
-"""Ends whole trees of processes: a worker's children, and theirs, wherever they put themselves.
+"""Ends whole process trees: a worker's children and their children, in any session or process group.
 
-Where there is no Linux, nothing is known of them, and a child may outlive its parent.
+On systems other than Linux descendants are unknown, and a child may outlive its parent.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent dies, so that none is lost sight of."""
+    """Make this process the subreaper of its descendants, so that orphans stay visible."""
     _prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def dying_with_parent() -> Callable[[], None]:
-    """What a new child calls before anything else, so that it does not outlive this process."""
-    # Loaded here: between fork and exec nothing may be imported.
+    """Return a ``preexec_fn`` that ties a child's life to this process."""
+    # Load it here: nothing may be imported between fork and exec.
     prctl = _prctl()
     parent = os.getpid()
 
     def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
     return prepare
 
 
 def descendants(of: int) -> list[int]:
-    """All processes below this one that still run, children first."""
+    """Return all running descendants, children first."""
     children: dict[int, list[int]] = {}
     for each in _PROC.iterdir() if _PROC.exists() else ():
         if each.name.isdecimal() and (parent := _parent_of_living(each)) is not None:
             children.setdefault(parent, []).append(int(each.name))
     found = list(children.get(of, []))
-    for each_pid in found:  # the list grows while it is read
+    for each_pid in found:  # the list grows during the loop
         found += children.get(each_pid, [])
     return found
 
 
 def send(signal_number: int, pid: int) -> None:
-    """Send a signal to a process, if it is still there and of this user: a program may have taken another one."""
+    """Signal a process if it still exists and belongs to this user; a program may have switched users."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal_number)
 
 
 def send_to_group(signal_number: int, leader: int) -> None:
-    """Send a signal to a process and all that it started and that did not leave its group."""
+    """Signal a process and everything that it started in its process group."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal_number)
 
 
 def catches(signal_number: int, pid: int) -> bool:
-    """Whether a process handles a signal itself; one that does not may die of it."""
+    """Whether a process handles a signal; otherwise the signal may kill it."""
     try:
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError:
@@ -76,11 +76,11 @@ def _prctl() -> Callable[..., object]:
 
 
 def _parent_of_living(process: Path) -> int | None:
-    """The parent of a process, None if it has ended and only waits to be asked for its exit code."""
+    """Return the parent of a process; None if the process is a zombie."""
     try:
         stat = (process / "stat").read_bytes()
     except OSError:
         return None
-    # The name in parentheses may hold anything; what follows the last one does not.
+    # The process name in parentheses may contain anything; the text behind the last parenthesis may not.
     state, parent = stat.rpartition(b")")[2].split()[:2]
     return None if state in (b"Z", b"X") else int(parent)

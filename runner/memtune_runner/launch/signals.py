@@ -1,4 +1,4 @@
-"""The signals by which the launcher itself is asked to end, and what wakes it in between."""
+"""Handles SIGTERM, SIGINT and SIGHUP sent to the launcher, and wakes it when a child ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
-    """Notes the first ending signal. ``sleep`` is cut short by it, and by the end of a child."""
+    """Records the first terminating signal, which interrupts ``sleep``, as does the end of a child."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -22,16 +22,16 @@ class Signals:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in _ENDING:
             signal.signal(number, self._note)
-        # Without a handler of Python's, nothing would be written to the pipe.
+        # Without a Python handler, nothing would be written to the wake-up pipe.
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until something happens, at most this long."""
+        """Sleep at most this long; a signal or the end of a child wakes it."""
         if select.select([self._wake], [], [], seconds)[0]:
             os.read(self._wake, 4096)
 
     def is_urgent(self) -> bool:
-        """Whether somebody asked more than once, and does not want to wait."""
+        """Whether a second terminating signal came: whoever sends it does not want to wait."""
         return self._count > 1
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

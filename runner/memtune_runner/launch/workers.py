@@ -1,9 +1,9 @@
-"""The processes of one node's ranks: started, watched and ended together.
+"""The worker processes of one node: started, watched and ended together.
 
-torch's own agent is not used for this. It reads what workers print from files that grow as long as the run goes on, and
-tears unfinished lines; it gives workers 30 s to end where a run has 5 (its default, which older versions do not let
-change); and of a failure on another node it learns only by that of its own workers. Its environment and its store are
-kept, so scripts see no difference.
+This replaces torch's elastic agent. The agent reads output from files that grow for as long as the run lasts, and
+splits unfinished lines; it gives workers 30 s to end where a run has 5 (the default, fixed in older versions); and it
+learns of another node's failure only through its own workers. The environment and store are those of torchrun, so
+scripts see no difference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KILL_SECONDS = 1.0
 
 @dataclass
 class Worker:
-    """One rank's process. ``exit_code`` is 128+N for one that signal N ended, as a shell would say it."""
+    """One rank's process. ``exit_code`` is 128+N after signal N, as in a shell."""
 
     rank: Rank
     process: subprocess.Popen[bytes]
@@ -42,29 +42,29 @@ class Worker:
 
 
 class Workers:
-    """All ranks of this node, and the one thread that passes on what they print."""
+    """All ranks of this node, and the thread that forwards their output."""
 
     def __init__(self) -> None:
         self.all: list[Worker] = []
         self._output = Output()
 
     def start(self, rank: Rank, words: list[str], variables: Mapping[str, str], is_program: bool) -> None:
-        """Start one rank. It leads a session of its own, so that all it starts can be told from the others."""
+        """Start one rank in a session of its own, so that its descendants can be told from other ranks'."""
         process = _started(words, variables)
         assert process.stdout is not None
         assert process.stderr is not None
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            # The pipe's end is the output's from here on; Popen must not close it behind its back.
+            # From here on the output thread owns this end of the pipe; Popen must not close it.
             self._output.add(rank.rank, os.dup(source.fileno()), target.buffer)
             source.close()
         self.all.append(Worker(rank, process, is_program))
 
     def pass_on_output(self) -> None:
-        """Begin to pass on what the ranks print, once all are started."""
+        """Start forwarding output, after all ranks have started."""
         self._output.start()
 
     def poll(self) -> None:
-        """Note which workers have ended, and let orphans that ended be forgotten by the kernel."""
+        """Record which workers have ended, and reap orphans."""
         own = {worker.process.pid: worker for worker in self.all}
         while (ended := _waiting_to_be_asked()) is not None:
             worker = own.get(ended)
@@ -80,7 +80,7 @@ class Workers:
         return [worker for worker in self.all if worker.exit_code is None]
 
     def wait(self, seconds: float, is_enough: Callable[[], bool]) -> None:
-        """Wait for the workers to end, no longer than this, or until it is enough."""
+        """Wait for the workers to end, at most this long or until ``is_enough`` returns True."""
         deadline = time.monotonic() + seconds
         self.poll()
         while self.running and time.monotonic() < deadline and not is_enough():
@@ -88,7 +88,8 @@ class Workers:
             self.poll()
 
     def ask_to_end(self, signal_number: int) -> None:
-        """Pass a signal on: to a worker's main process, to all processes of a program, whose script is among them."""
+        """Forward a signal to each worker's main process; for a program, to all its processes, since the script is
+        among them."""
         for worker in self.running:
             if worker.is_program:
                 processes.send_to_group(signal_number, worker.process.pid)
@@ -96,7 +97,8 @@ class Workers:
                 processes.send(signal_number, worker.process.pid)
 
     def show_stacks(self, workers: Iterable[Worker]) -> None:
-        """Have these ranks print where they stand. Below a shell it is the first that can: loaders are its children."""
+        """Have these ranks print their stacks. Below a shell, the first capable process prints: the others are its
+        loaders."""
         for worker in workers:
             tree = [worker.process.pid, *processes.descendants(worker.process.pid)]
             able = (pid for pid in tree if processes.catches(stacks.SIGNAL, pid))
@@ -104,7 +106,7 @@ class Workers:
                 processes.send(stacks.SIGNAL, pid)
 
     def kill(self) -> None:
-        """End every process below this one that still runs, workers and whatever they left behind."""
+        """Kill all descendants: workers and whatever they left behind."""
         deadline = time.monotonic() + _KILL_SECONDS
         while (left := processes.descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
@@ -115,7 +117,7 @@ class Workers:
         self._output.drain(_KILL_SECONDS)
 
     def log(self, rank: Rank) -> str:
-        """The last lines that a rank printed."""
+        """Return the last lines of a rank's output."""
         return self._output.tail(rank.rank)
 
 
@@ -129,16 +131,16 @@ def _started(words: list[str], variables: Mapping[str, str]) -> subprocess.Popen
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=processes.dying_with_parent(),  # it imports nothing, so other threads do not matter
+            preexec_fn=processes.dying_with_parent(),  # it imports nothing, so it is safe with threads
         )
-    except OSError as error:  # a script without its first line, a program for another processor
+    except OSError as error:  # a script without a shebang, or a binary for another processor
         raise BadInputError(
             f"{words[0]} cannot be started: {error.strerror}; correct the command or the image"
         ) from None
 
 
 def _waiting_to_be_asked() -> int | None:
-    """A child that has ended and still waits to be asked for its exit code; it stays so."""
+    """Return a zombie child without reaping it."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -1,1 +1,1 @@
-"""What one rank of a run knows of itself: its settings, phases, progress, probe and report."""
+"""The state of one rank: settings, phases, progress, probe, failure and report."""

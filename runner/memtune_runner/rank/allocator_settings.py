@@ -1,4 +1,4 @@
-"""The settings of torch's allocator that a plan asks for, as torch reads them from the environment. Pure."""
+"""The plan's settings for torch's CUDA allocator, as environment variables. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from memtune.plans.plan import Plan
 
-# The first is read since torch 2.9, where it goes before the second, which is all that older ones know.
+# torch 2.9 and later read the first, and prefer it to the second; older versions know only the second.
 _NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-# Commas within brackets belong to one setting, such as roundup_power2_divisions:[256:1,512:2].
+# Commas within brackets belong to one setting, as in roundup_power2_divisions:[256:1,512:2].
 _SETTING = re.compile(r"[^,\[]+(?:\[[^\]]*\])?")
 
 
 def variables(plan: Plan, current: Mapping[str, str]) -> dict[str, str]:
-    """The variables with the plan's settings; those of the user's that no plan decides are kept."""
+    """Return the variables with the plan's settings; the user's settings that the plan does not decide are kept."""
     own = next((current[name] for name in _NAMES if current.get(name)), "")
     settings = dict(_pairs(own))
     settings["expandable_segments"] = str(plan.expandable_segments)

@@ -1,6 +1,6 @@
-"""How many samples and tokens a model is given, read off the shapes of its inputs.
+"""Counts the samples and tokens of a batch from the shapes of a model's inputs.
 
-Tensors are told by what they can do, so that this needs no torch.
+Recognizes tensors by duck typing, so that it needs no torch.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-# Of several inputs the one that holds the samples, by the names that model libraries agree on.
+# The names that model libraries give the input with the samples, in order of preference.
 _SAMPLES = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features", "inputs", "x")
 _DEEPEST = 4
 
 
 class BatchSize(NamedTuple):
-    """Rows are samples, tokens the elements of all their sequences."""
+    """Rows are samples; tokens are the elements of all their sequences."""
 
     rows: int
     tokens: int
 
 
 def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BatchSize | None:
-    """The size of the batch in a model's arguments; None where they hold no tensor with rows."""
+    """Return the size of the batch in a model's arguments; None if they hold no tensor with rows."""
     tensor = next(_tensors((*_by_name(args, kwargs), *args, *kwargs.values()), 0), None)
     return None if tensor is None else _size(tensor)
 
@@ -43,7 +43,7 @@ def _tensors(values: Iterable[Any], depth: int) -> Iterator[Any]:
 
 
 def _size(tensor: Any) -> BatchSize:
-    """Token ids are rows x length, embedded ones rows x length x width; of anything else a row is one token."""
+    """Token ids are rows x length, embeddings rows x length x width; in any other tensor a row counts as one token."""
     shape = [int(each) for each in tensor.shape]
     has_length = len(shape) == 3 if tensor.is_floating_point() else len(shape) >= 2
     return BatchSize(shape[0], shape[0] * (shape[1] if has_length else 1))

@@ -1,4 +1,4 @@
-"""The tensors of a batch, however they are nested: in tuples and lists, and in mappings of any class."""
+"""Walks the tensors of a nested batch: tuples, lists, and mappings of any class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Change = Callable[[str, torch.Tensor], torch.Tensor]
 
 
 def columns(batch: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors and what their mappings call them."""
+    """Yield the tensors with the names that their mappings give them."""
     for each in tree_leaves(batch, is_leaf=_is_mapping):
         if _is_mapping(each):
             for inner, value in each.items():
@@ -23,7 +23,7 @@ def columns(batch: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def changed(batch: Any, change: _Change, name: str = "") -> Any:
-    """The batch with its tensors changed; mappings stay of their class, of which torch's trees know few."""
+    """Return the batch with its tensors changed. Mappings keep their class, unlike with torch's pytree."""
 
     def of_leaf(each: Any) -> Any:
         if _is_mapping(each):

@@ -1,4 +1,4 @@
-"""The DeepSpeed configuration of a run, and the file in which a script finds it. Imports no torch."""
+"""Writes the DeepSpeed configuration of a plan to the file that a script reads. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtune_runner.rank.settings import Settings
 
 
 def prepare(settings: Settings) -> None:
-    """Write the configuration where the script looks for it: once per node, before its workers start."""
+    """Write the configuration file, once per node before its workers start."""
     _check_nvme(settings)
     path = settings.deepspeed_config
     if path is None or settings.plan.sharding.backend != "deepspeed":
@@ -30,7 +30,7 @@ def prepare(settings: Settings) -> None:
 
 
 def config_of(settings: Settings, plan: Plan) -> dict[str, Any]:
-    """The configuration of a plan in this run; what it sends to NVMe goes where the job says."""
+    """Return the DeepSpeed configuration of a plan in this run; NVMe offload goes to the path in the job."""
     return deepspeed_config(plan, settings.world, nvme_path=str(settings.nvme_path) if settings.nvme_path else None)
 
 

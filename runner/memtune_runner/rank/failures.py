@@ -1,6 +1,6 @@
-"""Tells what a run died of, from the exception or from the words that were left behind.
+"""Classifies failures, such as GPU or host out-of-memory, from an exception or from the last words of a log.
 
-This module imports no torch: the launcher, which must outlive every worker, uses it too.
+Imports no torch, because the launcher uses it too.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import NamedTuple
 
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 
-# Where each wording comes from is said beside it. A run that shows none of them did not die of memory.
+# The source of each wording is named beside it. A run that shows none of them did not run out of memory.
 _DEVICE_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory\. Tried to allocate"  # CUDACachingAllocator.cpp (pytorch)
     r"|(?:CUDA|HIP)(?: driver)? error: out of memory"  # CUDAException.cpp, CUDADriverAPI (pytorch): outside the cache
     r"|CUDA Error: out of memory"  # logging.h (TransformerEngine)
     r"|CUDA error \([^()\n]+:\d+\): out of memory"  # CHECK_CUDA (flash-attention)
     r"|\bError out of memory at line \d+ in file"  # CUDA_CHECK_RETURN (bitsandbytes), which ends the process
-    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"  # the runtimes' and drivers' own names
+    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"  # the runtimes' and drivers' names
     r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"  # cuDNN to 8, and from 9
     r"|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUSPARSE_STATUS_ALLOC_FAILED"
     r"|CUSOLVER_STATUS_ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED"
     r"|(?:Cuda|HIP) failure (?:2 )?'out of memory'"  # checks.h (NCCL, RCCL), carried by torch's DistBackendError
-    r"|Failed to CUDA [cm]alloc(?: async)? \d+ bytes"  # alloc.h (NCCL): said after the line above, and so instead of it
+    r"|Failed to CUDA [cm]alloc(?: async)? \d+ bytes"  # alloc.h (NCCL): printed after the line above, and so hides it
     r"|Triton Error \[CUDA\]: out of memory"
     r"|Triton Error \[HIP\]: +Code: 2\b"  # backends/amd/driver.c (triton); 2 is hipErrorOutOfMemory
 )
@@ -45,9 +45,9 @@ _HOST_OOM = re.compile(
     r"|DataLoader worker \(pid \d+\) is killed by signal: Killed",
     re.MULTILINE,
 )
-# A library's handle could not be made: there was no room left for it, or the device or its driver is out of order.
+# A library could not create its handle: either no memory was left, or the device or driver is broken.
 _NO_HANDLE = re.compile(r"(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_NOT_INITIALIZED")
-# What the other ranks say when one has gone. Never the cause, whatever it is worded like.
+# Ranks print these when another rank is gone; they are never the cause of a failure.
 _CONSEQUENCE = re.compile(
     r"NCCL communicator was aborted"
     r"|Watchdog caught collective operation timeout"
@@ -55,12 +55,12 @@ _CONSEQUENCE = re.compile(
     r"|Connection closed by peer|Connection reset by peer|Broken pipe"
 )
 _LONGEST_WORDS = 500
-# What helps where a module is missing: nothing is wrong with the code that asked for it.
+# The remedy for a missing module: the code that imports it is fine.
 INSTALL = "install it into the job's image, or without a cluster beside torch"
 
 
 class Failure(NamedTuple):
-    """What one rank died of. ``is_consequence`` says that it only followed another rank."""
+    """Why one rank failed. ``is_consequence`` marks a failure caused by another rank's."""
 
     ending: Ending
     exit_code: int
@@ -69,9 +69,9 @@ class Failure(NamedTuple):
 
 
 def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lambda: False) -> Failure:
-    """What the exception, or anything it wraps or was raised while handling, says the run died of.
+    """Classify an exception by itself and everything that it wraps or was raised while handling.
 
-    ``device_is_full`` is asked where the words alone do not tell an out-of-memory from a device that is broken.
+    ``device_is_full`` is called if the words alone cannot tell an out-of-memory from a broken device.
     """
     own_exit_code = _own_exit_code(error)
     if own_exit_code == 0:
@@ -88,12 +88,12 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
 
 
 def of_words(log: str, exit_code: int) -> Failure:
-    """What a worker died of that left no report, from the end of its log and its exit code (not 0)."""
+    """Classify a worker without a report, from the end of its log and its exit code (not 0)."""
     for pattern, ending in ((_DEVICE_OOM, Ending.DEVICE_OOM), (_HOST_OOM, Ending.HOST_OOM)):
         line = _matching_line(pattern, log)
         if line is not None:
             return Failure(ending, EXIT_CODES[ending], line)
-    # A library's own thread ends the process with a signal, and its last words are all that there is.
+    # A library's thread ends the process with a signal, so only its last words remain.
     if (line := _matching_line(BROKEN_GPU, log)) is not None:
         return Failure(_ending_of_code(exit_code), exit_code, line)
     line = _matching_line(_CONSEQUENCE, log)
@@ -101,17 +101,17 @@ def of_words(log: str, exit_code: int) -> Failure:
 
 
 def missing_module(error: BaseException | None) -> str:
-    """The module that is not installed, if that is the error."""
+    """Return the name of the module that is not installed, if that is the error."""
     return error.name or "" if isinstance(error, ModuleNotFoundError) else ""
 
 
 def is_consequence(words: str) -> bool:
-    """Whether this is what a rank says when another one has gone."""
+    """Whether a rank prints these words when another rank is gone."""
     return _CONSEQUENCE.search(words) is not None
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:
-    """Of the failures of all ranks, in the order in which they were noticed, the one that brought the others about."""
+    """Return the failure that caused the others; ``failures`` are ordered by the time they were noticed."""
     if not failures:
         raise ValueError("no failure was noted; ask for the cause only after one was")
     return next((each for each in failures if not each.is_consequence), failures[0])
@@ -130,7 +130,7 @@ def _code_in_words(exit_code: int) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all behind it, outermost first. ``from None`` hides a cause from readers, not from us."""
+    """Yield the exception and its causes, outermost first, including those hidden by ``from None``."""
     waiting: list[BaseException] = [error]
     seen: set[int] = set()
     while waiting:
@@ -139,7 +139,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(each))
         yield each
-        members = getattr(each, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 does not have
+        members = getattr(each, "exceptions", ())  # of an ExceptionGroup, unknown to Python 3.10
         behind = (each.__cause__, each.__context__, *(members if isinstance(members, tuple) else ()))
         waiting += [other for other in behind if isinstance(other, BaseException)]
 
@@ -159,7 +159,7 @@ def _is_torch_oom(error: BaseException) -> bool:
 
 
 def _was_pinning(error: BaseException) -> bool:
-    """Page-locking host memory (DeepSpeed's offload does) fails in the words of the device."""
+    """Whether the error comes from page-locking host memory (DeepSpeed's offload): its words blame the device."""
     return any("pin_memory" in f"{frame.name} {frame.line}" for frame in traceback.extract_tb(error.__traceback__)[-2:])
 
 
@@ -179,7 +179,7 @@ def _described(error: BaseException) -> str:
 
 
 def _why_it_ended(error: BaseException) -> str:
-    """What a script died of; if it ended itself with a number, the parser's error or the exception behind it."""
+    """Return why a script ended; behind a numeric exit code, the parser's error or the original exception."""
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         if said := _parser_error(error):
             return said
@@ -189,7 +189,7 @@ def _why_it_ended(error: BaseException) -> str:
 
 
 def _parser_error(error: SystemExit) -> str:
-    """What an ``argparse.ArgumentParser``, or a parser derived from it, found wrong with the arguments."""
+    """Return what an ``argparse.ArgumentParser``, or a subclass, found wrong with the arguments."""
     parsers = getattr(sys.modules.get("argparse"), "ArgumentParser", ())
     for frame, _ in traceback.walk_tb(error.__traceback__):
         parser, message = frame.f_locals.get("self"), frame.f_locals.get("message")
@@ -199,7 +199,7 @@ def _parser_error(error: SystemExit) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """The error and the first line of its message."""
+    """Return the error's type and the first line of its message."""
     lines = words_of(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:_LONGEST_WORDS] if lines else 'no message'}"
 
@@ -207,7 +207,7 @@ def in_words(error: BaseException) -> str:
 def words_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a user's __str__ may do anything, and must not cost us the report
+    except Exception:  # a user's __str__ may raise anything and must not cost the report
         return ""
 
 

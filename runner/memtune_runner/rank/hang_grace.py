@@ -1,6 +1,6 @@
-"""How a rank that evaluates or saves has those that wait for it be patient: by the age of a file of their node.
+"""Extends hang timeouts while another rank evaluates or saves, through the age of files on the node.
 
-The launchers of several nodes tell each other of it.
+The launchers pass the requests on between nodes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Patience:
-    """What the ranks of one node ask of each other. Without a directory nobody is asked: a rank may be alone."""
+    """The ranks' requests for extended hang timeouts. Without a directory, as for a single rank, it does nothing."""
 
     def __init__(self, directory: Path | None) -> None:
         self._here = directory and directory / "patience-here"
@@ -19,27 +19,27 @@ class Patience:
         self._seen: float | None = None
 
     def ask(self) -> None:
-        """Ask the ranks of all nodes to wait a while longer."""
+        """Ask the ranks of all nodes for a longer timeout."""
         _touch(self._here)
 
     def ask_for_others(self) -> None:
-        """Pass on that a rank of another node has asked."""
+        """Pass on the request of a rank on another node."""
         _touch(self._elsewhere)
 
     def was_asked(self) -> bool:
-        """Whether a rank of this node has asked since this was last called."""
+        """Whether a rank of this node has asked since the last call."""
         before, self._seen = self._seen, _touched(self._here)
         return self._seen != before
 
     def is_asked(self, seconds: float) -> bool:
-        """Whether a rank of any node has asked within the last seconds."""
+        """Whether a rank of any node asked within the last ``seconds``."""
         asked = (_touched(each) for each in (self._here, self._elsewhere))
         return any(each is not None and time.time() - each < seconds for each in asked)
 
 
 def _touch(path: Path | None) -> None:
     if path is not None:
-        with suppress(OSError):  # a full disk costs patience, never the training
+        with suppress(OSError):  # a full disk may cost the extension, never the training
             path.touch()
 
 

@@ -1,7 +1,7 @@
-"""Runs something right after a module was imported for the first time, and imports nothing by itself.
+"""Import hooks: run callbacks right after a module's first import, without importing anything.
 
-The user's script decides what is imported. A script without torch must not pay for it, and a library's functions must
-be wrapped before ``from library import function`` takes them away.
+A script without torch must not pay for its import, and a library's functions must be wrapped before ``from library
+import function`` copies them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Callback = Callable[[ModuleType], None]
 
 
 class ImportWatch(MetaPathFinder):
-    """A finder that lets the others find, and calls back when one of the expected modules has been executed."""
+    """A meta path finder that leaves finding to the others and calls back after an expected module was executed."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
         self._checks: dict[str, Callable[[], None]] = {}
 
     def when_imported(self, name: str, callback: Callback) -> None:
-        """Call back with the module once it is there; at once if it is already."""
+        """Call back with the module after its import, or at once if it is already imported."""
         module = sys.modules.get(name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):
             callback(module)
@@ -31,15 +31,15 @@ class ImportWatch(MetaPathFinder):
             self._callbacks.setdefault(name, []).append(callback)
 
     def before_imported(self, name: str, check: Callable[[], None]) -> None:
-        """Call a check before the module is executed; its exception becomes that of the import."""
+        """Call a check before the module is executed; its exception becomes the import's."""
         self._checks[name] = check
 
     def install(self) -> None:
-        """Go to the front of Python's finders."""
+        """Become the first finder on ``sys.meta_path``."""
         sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """Leave Python's finders; whatever was not imported until now goes unnoticed."""
+        """Leave ``sys.meta_path``; later imports go unnoticed."""
         self._callbacks.clear()
         self._checks.clear()
         if self in sys.meta_path:
@@ -48,7 +48,7 @@ class ImportWatch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the next finder has for an expected module, made to call back after execution."""
+        """Return the next finder's spec for an expected module, wrapped to call back after execution."""
         if fullname not in self._callbacks and fullname not in self._checks:
             return None
         others = (each for each in sys.meta_path if each is not self)

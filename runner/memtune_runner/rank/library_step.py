@@ -1,7 +1,7 @@
-"""What a library's own training step tells of the batch that it is given, where the model's inputs alone mislead.
+"""Facts about a batch from a library's own training step, where the model's inputs alone would mislead.
 
-A sample may be several rows: the pair of a good and a bad answer is two. And a model may be called without gradients in
-the midst of a step, as the reference of a preference loss is: that is neither evaluation nor training.
+A sample may be several rows, such as the chosen and the rejected answer of a pair. A model may run without gradients
+within a step, as the reference of a preference loss does: neither evaluation nor training.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _rows_of_sample = 1
 
 
 def goes_on() -> bool:
-    """Whether the library is within a training step now."""
+    """Whether the library is within a training step."""
     return _goes_on
 
 
 def rows_of_sample() -> int:
-    """How many rows of a batch are one sample, as the last step has told."""
+    """How many rows of a batch make one sample, according to the last step."""
     return _rows_of_sample
 
 
 @contextmanager
 def during(rows: int) -> Iterator[None]:
-    """Be in a training step on a batch that has so many rows for each sample."""
+    """Mark a training step on a batch with ``rows`` rows per sample."""
     global _goes_on, _rows_of_sample
     _goes_on, _rows_of_sample = True, rows
     try:
@@ -35,6 +35,6 @@ def during(rows: int) -> Iterator[None]:
 
 
 def reset() -> None:
-    """Back to the beginning of a run."""
+    """Reset to the start of a run."""
     global _goes_on, _rows_of_sample
     _goes_on, _rows_of_sample = False, 1

@@ -1,6 +1,6 @@
-"""The metrics of a pod's ranks on one port: each rank leaves its numbers in a file, the first one serves them all.
+"""Prometheus metrics of a pod's ranks on one port: each rank writes a file, and the first rank serves them all.
 
-Files, because ranks are processes of their own and may die at any moment: what one has written last is still there.
+Files, because ranks are separate processes that may die at any moment: their last numbers remain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memtune_runner.rank.reading import Reading
 from memtune_runner.vendored import prometheus_client
 
 _LABELS = ("rank", "device")
-# From a small model on one GPU to accumulation over many micro-batches of a large one.
+# From a small model on one GPU to a large model with many micro-batches per step.
 STEP_BUCKETS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 _READ = "at the end of the last step or when an allocation failed"
@@ -42,7 +42,7 @@ _GAUGES = (
 
 @dataclass
 class Sample:
-    """The numbers of one rank, as it leaves them for the rank that serves."""
+    """The numbers of one rank, as it writes them for the serving rank."""
 
     rank: int
     device: str
@@ -55,25 +55,25 @@ class Sample:
     tokens: int = 0
 
     def stepped(self, seconds: float, tokens: int) -> None:
-        """A step with so many tokens on this rank took so long."""
+        """Record a step's duration and its tokens on this rank."""
         self.steps[bisect_left(STEP_BUCKETS_SECONDS, seconds)] += 1
         self.step_seconds_sum += seconds
         self.tokens += tokens
 
     def read(self, reading: Reading) -> None:
-        """The device's counters were read."""
+        """Record a reading of the device's counters."""
         counters = {name: value for name, value in asdict(reading).items() if value is not None}
         self.retries, self.ooms = counters.pop("retries"), counters.pop("ooms")
         self.bytes |= counters
 
     def step_ended(self, reading: Reading, largest_free_block_bytes: int) -> None:
-        """They were read at the end of a step."""
+        """Record a reading at the end of a step."""
         self.read(reading)
         self.bytes["step_end_allocated_bytes"] = reading.allocated_bytes
         self.bytes["largest_free_block_bytes"] = largest_free_block_bytes
 
     def write(self, directory: Path) -> None:
-        """Leave the numbers for the rank that serves, whole or not at all."""
+        """Write the numbers for the serving rank, atomically."""
         path = directory / f"metrics-{self.rank}.json"
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(asdict(self)), encoding="ascii")
@@ -81,18 +81,18 @@ class Sample:
 
 
 def read_samples(directory: Path) -> list[Sample]:
-    """What all ranks of this node have left until now."""
+    """Read the latest numbers of all ranks of this node."""
     return [Sample(**json.loads(path.read_text())) for path in sorted(directory.glob("metrics-*.json"))]
 
 
 class Collector:
-    """Makes metrics of the ranks' samples whenever somebody asks."""
+    """Turns the ranks' samples into metrics at each scrape."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def collect(self) -> Iterator[Any]:
-        """The metrics by their frozen names."""
+        """Yield the metrics under their public names."""
         core = prometheus_client().metrics_core
         samples = read_samples(self._directory)
         for name, help_text in _GAUGES:
@@ -134,7 +134,7 @@ class Collector:
 
 
 def serve(directory: Path, port: int) -> None:
-    """Serve the metrics of this node's ranks. A port that is taken costs the metrics, never the training."""
+    """Serve the metrics of this node's ranks. A port in use costs the metrics, never the training."""
     client = prometheus_client()
     registry = client.CollectorRegistry()
     registry.register(Collector(directory))
@@ -145,7 +145,7 @@ def serve(directory: Path, port: int) -> None:
 
 
 def serves(rank: Rank) -> bool:
-    """Whether a rank is the one of its node that serves."""
+    """Whether this rank serves the metrics of its node."""
     return rank.local_rank == 0
 
 

@@ -1,4 +1,4 @@
-"""Makes a batch as long as the job's sequences: a probe must see the longest one that there can be."""
+"""Pads a batch to the job's sequence length, since a probe must measure the longest batch possible."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ import torch
 
 from memtune_runner.rank.batch_tree import changed, columns
 
-# What fills the new columns; any other one repeats its last. No special token, whose number a model may count. A mask
-# of ones, because masked positions may be left out by the attention; a label that counts, because an ignored one may
-# be left out by the loss.
+# Fill values of new columns; other columns repeat their last value. 0 is no special token, which a model might count.
+# The mask is 1, because attention may skip masked positions, and the label counts, because the loss may skip ignored
+# ones.
 _FILLERS = {"input_ids": 0, "decoder_input_ids": 0, "labels": 0, "attention_mask": 1, "decoder_attention_mask": 1}
 _DECODERS = "decoder_"
 _POSITIONS = ("position_ids", "decoder_position_ids")
-# Where the sequences of a flattened batch begin, as attention kernels are told.
+# The offsets of the sequences in a flattened batch, as attention kernels take them.
 _STARTS = ("cu_seq_lens_q", "cu_seqlens_q", "cu_seqlens")
 
 
 class _Lengths(NamedTuple):
-    """How long a batch's sequences are: what any column is as long as, and what only a decoder's own columns are."""
+    """The lengths of a batch's sequences: those of any column, and those that only a decoder's columns have."""
 
     any_column: set[int]
     of_decoder: set[int]
 
 
 def padded(batch: Any, length: int, names_tell: bool = False) -> Any:
-    """The batch with its token columns filled up to ``length``: matrices of whole numbers, as long as its tokens.
+    """Pad the token columns of a batch to ``length``: integer matrices that are as long as its tokens.
 
-    ``names_tell`` says that a name means what it means to a model of transformers. Labels are tokens then, since an
-    encoder-decoder's may be all that there is of its decoder; whole numbers that stand for classes look the same, so
-    they are padded, too. Where no name is known nothing is padded.
+    ``names_tell``: names mean what they mean to a transformers model. Labels then are tokens, since an encoder-decoder
+    may have no other decoder input; integer class labels look the same and are padded too. Without a known name nothing
+    is padded.
 
-    A loop of one's own may call anything labels: there they are tokens if they are as long as ``input_ids`` or longer,
-    or as long as a decoder's column, and stay as they are if they are shorter. Without ``input_ids`` the longest
-    matrices are the tokens.
+    A custom loop may call anything labels. There they are tokens if they are at least as long as ``input_ids`` or as
+    long as a decoder's column; shorter ones stay unchanged. Without ``input_ids``, the longest matrices are the tokens.
 
-    A batch whose attention was worked out for its length already stays as it is.
+    A batch whose attention metadata already fits its length stays unchanged.
     """
     found = list(columns(batch))
     if any(_is_worked_out(name, each) for name, each in found):
@@ -75,7 +74,7 @@ def _holds_tokens(name: str, column: torch.Tensor, lengths: _Lengths) -> bool:
 
 
 def _is_column(name: str, each: Any) -> bool:
-    """Whether these are whole numbers in columns; positions may count in several directions at once."""
+    """Whether the tensor holds integer columns; positions may have several dimensions."""
     is_whole = isinstance(each, torch.Tensor) and not each.is_floating_point()
     return is_whole and (each.dim() == 2 or (each.dim() > 2 and name in _POSITIONS))
 
@@ -90,7 +89,7 @@ def _wider(name: str, column: torch.Tensor, length: int) -> torch.Tensor:
     if name in _FILLERS:
         more = torch.full_like(more, _FILLERS[name])
     elif name in _POSITIONS:
-        # They go on, but not beyond what the model is known to have.
+        # Positions continue, but not beyond those that the model is known to have.
         further = more + torch.arange(1, missing + 1, device=column.device, dtype=column.dtype)
         more = further.clamp(max=max(length - 1, int(column.max())))
     return torch.cat([column, more], dim=-1)

@@ -10,7 +10,7 @@ Wrapper = Callable[..., Any]
 
 
 class Patches:
-    """What was replaced, to be undone in reverse order."""
+    """The replaced functions, restored in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""Which part of the run the process is in. Hooks set it; an engine and a checkpoint set it where they know better."""
+"""The phase that the process is in (training, evaluation, save, ...), set by hooks, engines and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from memtune.wire.report import Phase
 _current = Phase.INIT
 _ended: Counter[Phase] = Counter()
 _when_left: list[Callable[[Phase], None]] = []
-_trains: int | None = None  # the thread that was the last to enter a phase
+_trains: int | None = None  # the last thread that entered a phase
 
 
 def current() -> Phase:
-    """The phase that the process is in now. Other threads may ask, too."""
+    """Return the current phase. Safe to call from other threads."""
     return _current
 
 
 def enter(phase: Phase) -> None:
-    """From here on the process is in ``phase``, until something else begins."""
+    """Enter ``phase`` until another one begins."""
     global _trains
     _trains = get_ident()
     _set(phase)
 
 
 def is_beside_training() -> bool:
-    """Whether another thread than this one trains: this one saves in the background, say."""
+    """Whether another thread trains while this one does something else, such as a save in the background."""
     return _trains not in (None, get_ident())
 
 
 def times_ended(phase: Phase) -> int:
-    """How many blocks of ``phase`` have come to their end, without an exception."""
+    """How many blocks of ``phase`` have ended without an exception."""
     return _ended[phase]
 
 
 def reset() -> None:
-    """Back to the beginning of a run."""
+    """Reset to the start of a run."""
     global _trains
     _trains = None
     _ended.clear()
@@ -47,15 +47,15 @@ def reset() -> None:
 
 
 def when_left(told: Callable[[Phase], None]) -> None:
-    """Call with each phase that the process leaves, just before it does, until the next run begins."""
+    """Register a callback for each phase that the process is about to leave, until the next run begins."""
     _when_left.append(told)
 
 
 @contextmanager
 def during(phase: Phase) -> Iterator[None]:
-    """Be in ``phase`` for a block. An exception leaves it standing: the report asks where that came from.
+    """Be in ``phase`` for a block. After an exception the phase stays, so that the report can name it.
 
-    What another thread does beside the training, such as a save in the background, is no phase of it.
+    A thread that runs beside training, such as a background save, does not change the phase.
     """
     before, is_beside = _current, is_beside_training()
     if not is_beside:

@@ -1,4 +1,4 @@
-"""Plans that no backend of the engine can carry out, and why. This module imports no torch."""
+"""Refuses plans that no backend of the engine can run. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from memtune.wire.report import Device
 
 
 class PlanError(ValueError):
-    """This machine, or the library that a plan needs, cannot carry the plan out. The message says what would do."""
+    """This machine or a library that the plan needs cannot run it. The message says what would work."""
 
 
 def refuse(plan: Plan, device: Device) -> None:
-    """Raise PlanError with the reason, if there is one."""
+    """Raise PlanError if the plan cannot run on the device."""
     reason = _reason(plan, device)
     if reason is not None:
         raise PlanError(f"plan {plan}: {reason}")

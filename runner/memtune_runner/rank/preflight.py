@@ -1,4 +1,4 @@
-"""What a worker must find in the image before the script starts: torch, new enough, and the GPUs it was promised."""
+"""Checks the image before the script starts: a recent enough torch, and the GPUs that the rank was promised."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def check_worker(settings: Settings, rank: Rank) -> None:
 
 
 def check_torch() -> None:
-    """Raise BadInputError unless this Python has a torch that MemTune works with. Imports nothing."""
+    """Raise BadInputError unless this Python has a supported torch. Imports nothing."""
     if find_spec("torch") is None:
         raise BadInputError(f"{sys.executable} has no torch; install torch 2.6 or newer in the image")
     try:
         found = version("torch")
     except PackageNotFoundError:
-        return  # built in place, without metadata; its version shows only when it is imported
+        return  # built in place, without metadata; only its import tells the version
     if not is_new_enough(found):
         raise BadInputError(f"torch {found} of {sys.executable} is too old; MemTune needs 2.6 or newer")
 
 
 def is_new_enough(torch_version: str) -> bool:
-    """Whether MemTune works with a torch of this version; an unreadable one is given the benefit of the doubt."""
+    """Whether MemTune supports this version of torch; a version that cannot be parsed is accepted."""
     match = re.match(r"(\d+)\.(\d+)", torch_version)
     return match is None or (int(match[1]), int(match[2])) >= OLDEST_TORCH
 
 
 def no_gpu() -> str | None:
-    """Why torch can use no GPU here, in words; None where it can."""
-    # Through NVML, torch counts without starting CUDA, which would forbid the script to fork.
+    """Return why torch can use no GPU here; None if it can."""
+    # With NVML, torch counts GPUs without initializing CUDA, after which the script could not fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
@@ -58,7 +58,7 @@ def no_gpu() -> str | None:
 
 
 def mig_devices(variables: Mapping[str, str]) -> list[str]:
-    """The MIG slices that a container was given, by their names: a whole GPU's begins with GPU."""
+    """Return the names of the container's MIG slices; the name of a whole GPU begins with GPU."""
     given = variables.get("CUDA_VISIBLE_DEVICES") or variables.get("NVIDIA_VISIBLE_DEVICES") or ""
     return [each.strip() for each in given.split(",") if each.strip().startswith("MIG-")]
 

@@ -1,4 +1,4 @@
-"""A probe: as few and as short steps as tell the peak, then a clean end, wherever the script is by then."""
+"""A probe: runs as few and short steps as show the peak, then ends the script cleanly."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from memtune_runner.rank import agreement
 from memtune_runner.rank.settings import Settings
 
 DEFAULT_STEPS = 3
-# A dynamic loss scale starts at 2^16 or 2^32 and is halved at each skipped step: beyond that nothing will ever fit it.
+# A dynamic loss scale starts at 2^16 or 2^32 and is halved at each skipped step; after so many, no scale fits.
 MOST_SKIPPED_STEPS = 64
-# The first step makes the optimizer's states: no other takes as long, and only later ones take as much memory.
+# The first step creates the optimizer's states: it is the slowest, and only later steps need as much memory.
 _WARM_UP_STEPS = 1
 
 
 class ProbeFinished(BaseException):
-    """Ends the script of a probe that has seen enough. No ``except Exception`` of the script's stands in its way."""
+    """Ends the script of a finished probe. A BaseException, so that ``except Exception`` does not catch it."""
 
 
 def accumulation(settings: Settings) -> int:
-    """The micro-batches of one optimizer step in this run: a probe's steps are shortened."""
+    """Return the micro-batches per optimizer step in this run; a probe may shorten its plan's."""
     return shortened_accumulation(settings.plan) if settings.is_probe else settings.plan.accumulation
 
 
 def effective_plan(settings: Settings) -> Plan:
-    """The plan as this run carries it out."""
+    """Return the plan as this run executes it."""
     return replace(settings.plan, accumulation=accumulation(settings))
 
 
 class Probe:
-    """Knows when a probe is over. An integration that still evaluates and saves then ends it by itself."""
+    """Decides when a probe is over. An integration that still evaluates and saves ends it by itself."""
 
     def __init__(self, steps: int, target: Target = NOTHING, world: int = 1) -> None:
         self.world = world
@@ -51,31 +51,31 @@ class Probe:
 
     @classmethod
     def of(cls, settings: Settings, world: int) -> Probe | None:
-        """The probe that a run of so many ranks is; None for a train run."""
+        """Return the probe of a run with ``world`` ranks; None for a train run."""
         return cls(settings.probe_steps or DEFAULT_STEPS, settings.target, world) if settings.is_probe else None
 
     @property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
-        """What the steps told, of many as many as a report has room for, the first and the last among them."""
+        """Return what the steps measured, thinned to the room in a report, with the first and the last step."""
         last, room = len(self._measured) - 1, MOST_STEPS - 1
         places = range(last + 1) if last <= room else (round(place * last / room) for place in range(MOST_STEPS))
         return tuple(self._measured[place] for place in places)
 
     def defer(self) -> None:
-        """Leave the end to an integration, which calls ``finish``."""
+        """Let an integration end the probe by calling ``finish``."""
         self._deferred = True
 
     def at_the_end(self, act: Callable[[], None]) -> None:
-        """What an integration still does when the last step is over, with the model as it is then."""
+        """Register what an integration does after the last step, with the model in its final state."""
         self._last_act = act
 
     def stepped(self, steps: int, skipped: int) -> None:
-        """So many steps were made and so many skipped until now."""
+        """Record the steps made and skipped so far."""
         self._steps = steps + skipped
         self.has_enough = self.pruned is not None or steps >= self._wanted_steps or skipped >= MOST_SKIPPED_STEPS
 
     def measured(self, seconds: float, tokens_per_second: float, device_bytes: int) -> None:
-        """The step that has just ended took and gave this, 0 where nobody knows; the bytes are the peak until now."""
+        """Record the last step's duration and throughput, 0 if unknown, and the peak bytes so far."""
         number = self._steps
         if number <= _WARM_UP_STEPS:
             return
@@ -87,9 +87,10 @@ class Probe:
             self.has_enough = self.pruned is not None
 
     def forward_begins(self, is_evaluation: bool) -> None:
-        """Raise ProbeFinished where the script goes on after the last step; one batch of an evaluation still counts.
+        """Raise ProbeFinished if the script goes on after the last step; one evaluation batch may still run.
 
-        It ends here, not in the optimizer, so that a second optimizer, the scheduler and a save have had their turn.
+        The probe ends here and not in the optimizer, so that a second optimizer, the scheduler and a save have had
+        their turn.
         """
         if self._deferred or self._is_ending or not self.has_enough:
             return
@@ -111,11 +112,11 @@ _current: Probe | None = None
 
 
 def begin(probe: Probe | None) -> None:
-    """This process is this probe from now on, or none."""
+    """Make this process a probe, or none, from now on."""
     global _current
     _current = probe
 
 
 def has_enough() -> bool:
-    """Whether this process is a probe that needs no further step."""
+    """Whether this process is a probe that needs no more steps."""
     return _current is not None and _current.has_enough

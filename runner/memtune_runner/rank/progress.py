@@ -1,4 +1,4 @@
-"""How far this process has trained: its watch tells, and what the script calls by itself asks."""
+"""How far this process has trained, published by its watch for code that the script calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """Backward passes that have begun, optimizer steps that have ended, and samples trained over all ranks.
+    """Backward passes begun, optimizer steps ended, and samples trained over all ranks.
 
-    The samples are a lower bound where the batches of a step cannot be counted, or differ between the ranks.
+    The samples are a lower bound if a step's batches cannot be counted or differ between ranks.
     """
 
     backward_passes: int = 0
@@ -25,16 +25,16 @@ _measure: Callable[[], Progress] = _none
 
 
 def now() -> Progress:
-    """How far this process has come. Other threads may ask, too."""
+    """Return the progress so far. Safe to call from other threads."""
     return _measure()
 
 
 def begin(measure: Callable[[], Progress]) -> None:
-    """Ask ``measure`` from here on."""
+    """Use ``measure`` as the source from now on."""
     global _measure
     _measure = measure
 
 
 def reset() -> None:
-    """Back to the beginning of a run."""
+    """Reset to the start of a run."""
     begin(_none)

@@ -1,4 +1,4 @@
-"""The ranks of a run: who they are, and where each leaves its report for the launcher of its node."""
+"""The ranks of a run: their numbers, and the files in which they leave reports for their node's launcher."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from memtune.wire.report_checks import ReportError
 from memtune_runner.rank.report import whole
 from memtune_runner.rank.settings import Settings
 
-# What torch asks for to learn whether torchrun has started a process.
+# The variables by which torch detects that torchrun started a process.
 _OF_TORCHRUN = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID")
-_hidden: dict[str, str] = {}  # by hide_launcher, from this process
+_hidden: dict[str, str] = {}  # what hide_launcher removed from this process
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rank:
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Rank:
-        """The rank that ``variables`` (os.environ) describe, by the names that torch's own launcher gives them."""
+        """Read the rank from ``variables`` (os.environ), under the names that torchrun uses."""
         return cls(
             rank=int(variables.get("RANK", 0)),
             local_rank=int(variables.get("LOCAL_RANK", 0)),
@@ -41,7 +41,7 @@ class Rank:
         )
 
     def variables(self) -> dict[str, str]:
-        """The same as variables, with the other names that torch's launcher gives to the same numbers."""
+        """Return the rank as variables, including torchrun's aliases."""
         return {
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self.local_rank),
@@ -56,15 +56,15 @@ class Rank:
 
 
 def of_node(node_rank: int, local_world: int, nodes: int) -> list[Rank]:
-    """All ranks of one node."""
+    """Return all ranks of one node."""
     first = node_rank * local_world
     return [Rank(first + local, local, nodes * local_world, local_world, node_rank) for local in range(local_world)]
 
 
 def hide_launcher(settings: Settings, variables: MutableMapping[str, str]) -> None:
-    """Take out what torchrun sets where a single rank runs a script that nobody started by a launcher.
+    """Remove torchrun's variables if a single rank runs a script that is started without a launcher.
 
-    Many loops take RANK for the order to use DistributedDataParallel and a GPU each. The integrations and plans of
+    Many scripts take RANK as the order to use DistributedDataParallel and a GPU per rank. Integrations and the plans of
     DeepSpeed and FSDP need a process group even for one rank.
     """
     is_plain = settings.integration == "env" and settings.plan.sharding is Sharding.DDP
@@ -75,23 +75,23 @@ def hide_launcher(settings: Settings, variables: MutableMapping[str, str]) -> No
 
 
 def show_launcher(variables: MutableMapping[str, str]) -> None:
-    """Put back what ``hide_launcher`` took out: the script calls a launcher after all."""
+    """Restore what ``hide_launcher`` removed: the script does call a launcher."""
     variables.update(_hidden)
 
 
 def own_directory(variables: Mapping[str, str]) -> Path | None:
-    """Where this process leaves its rank's report; None where no launcher waits for one."""
+    """Return where this process leaves its rank's report; None if no launcher waits for one."""
     directory = variables.get(environment.RANK_DIRECTORY)
     return Path(directory) if directory else None
 
 
 def report_path(directory: Path, rank: Rank) -> Path:
-    """The file that a rank leaves its report in."""
+    """Return the file with a rank's report."""
     return directory / f"report-{rank.rank}.json"
 
 
 def write_rank_report(directory: Path, rank: Rank, report: Report) -> None:
-    """Leave a rank's report, whole or not at all: the launcher may look at any moment."""
+    """Write a rank's report atomically: the launcher may read it at any moment."""
     path = report_path(directory, rank)
     path.parent.mkdir(exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
@@ -100,14 +100,14 @@ def write_rank_report(directory: Path, rank: Rank, report: Report) -> None:
 
 
 def read_rank_report(directory: Path, rank: Rank) -> Report | None:
-    """The report that a worker left, None if it left none that can be read."""
+    """Return a worker's report; None if there is none that can be read."""
     return _read(report_path(directory, rank))
 
 
 def read_rank_reports(directory: Path, rank: Rank) -> tuple[Report, ...]:
-    """All reports of a rank, the worker's own and those of the Python processes that a program of the user's ran.
+    """Return all reports of a rank: the worker's own and those of Python processes below a program.
 
-    Each of the latter has a directory of its own, so that none of them overwrites what another has measured.
+    Each of those has its own directory, so that none overwrites what another measured.
     """
     name = report_path(directory, rank).name
     found = (_read(path) for path in [directory / name, *sorted(directory.glob(f"*/{name}"))])

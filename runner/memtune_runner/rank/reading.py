@@ -1,4 +1,4 @@
-"""The counters of a device's memory at one moment. Imports no torch."""
+"""A snapshot of a device's memory counters. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reading:
-    """The counters at one moment; the peaks are those since the last reset."""
+    """The counters at one moment; peaks count since the last reset."""
 
     total_bytes: int
     allocated_bytes: int
@@ -18,6 +18,6 @@ class Reading:
     peak_active_bytes: int
     peak_reserved_bytes: int
     peak_inactive_split_bytes: int
-    non_torch_bytes: int | None  # of a device that is shared nobody can tell whose they are
+    non_torch_bytes: int | None  # unknown on a shared device
     retries: int
     ooms: int

@@ -1,4 +1,4 @@
-"""Writes the report: short in the termination message, whole in a file and as one marked line of the log."""
+"""Writes the report: shortened to the termination message, whole to a file and to one marked log line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LOG_TAIL_LINES = 20
 
 
 def whole(report: Report) -> str:
-    """The complete report, as one line of ASCII."""
+    """Return the complete report as one line of ASCII."""
     return json.dumps(report.to_json(), allow_nan=False, separators=(",", ":"))
 
 
 def termination_message(report: Report) -> str:
-    """The report within what Kubernetes keeps of a container: numbers entirely, texts and lists as far as they fit."""
+    """Shorten the report to what Kubernetes keeps of it: all numbers, and texts and lists as far as they fit."""
     short = replace(report, message="", largest=(), measured_steps=(), log_tail="")
     room = TERMINATION_MESSAGE_BYTES - len(whole(short))
-    # A long message may take half of the room; the rest is for the components and for the end of the log.
+    # A long message may take half of the room; the components and the log tail get the rest.
     short = _longest(short, report, "message", len(whole(short)) + room // 2)
     short = _longest(short, report, "largest", TERMINATION_MESSAGE_BYTES)
     short = _longest(short, report, "measured_steps", TERMINATION_MESSAGE_BYTES)
@@ -31,10 +31,10 @@ def termination_message(report: Report) -> str:
 
 
 def log_tail(log: str) -> str:
-    """The last lines of a rank's log, at most as many as a report may carry."""
+    """Return the last lines of a rank's log, up to what a report may carry."""
     text = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:]).encode("utf-8", "replace")
     tail = text[-LOG_TAIL_BYTES:]
-    # Of a line that is cut the rest is kept only if it is all that there is.
+    # Drop a line that was cut, unless it is the only one.
     is_cut = len(text) > len(tail) and text[-len(tail) - 1 :][:1] != b"\n"
     if is_cut and b"\n" in tail:
         tail = tail.partition(b"\n")[2]
@@ -42,7 +42,7 @@ def log_tail(log: str) -> str:
 
 
 def write(report: Report, termination_log: Path, path: Path | None, stream: TextIO) -> None:
-    """Write the report wherever it is looked for. One place that fails keeps the others from nothing."""
+    """Write the report to all its places; a place that fails does not affect the others."""
     try:
         print(f"{LOG_MARK}{whole(report)}", file=stream, flush=True)
     except OSError as error:
@@ -60,12 +60,12 @@ def _write_file(path: Path, content: str) -> None:
 
 
 def _complain(place: object, error: OSError) -> None:
-    with suppress(OSError):  # whoever reads the log may read no errors any more, either
+    with suppress(OSError):  # stderr may be closed, too
         print(f"memtune: the report cannot be written to {place}: {error.strerror}", file=sys.stderr)
 
 
 def _longest(short: Report, report: Report, name: str, limit_bytes: int) -> Report:
-    """``short`` with as much of one of the report's fields as the limit leaves room for."""
+    """Return ``short`` with as much of one of the report's fields as the limit allows."""
     fits, too_long = 0, len(getattr(report, name)) + 1
     while too_long - fits > 1:
         length = (fits + too_long) // 2
@@ -78,6 +78,6 @@ def _longest(short: Report, report: Report, name: str, limit_bytes: int) -> Repo
 
 def _with_part(short: Report, report: Report, name: str, length: int) -> Report:
     value = getattr(report, name)
-    # The cause of a failure is at the end of a log, and at the beginning of anything else.
+    # A log names the cause of a failure at its end; other fields start with it.
     part: dict[str, Any] = {name: value[len(value) - length :] if name == "log_tail" else value[:length]}
     return replace(short, **part)

@@ -1,4 +1,4 @@
-"""What a script should do otherwise although its run can go on: said in the log, and in the report for the job."""
+"""Warnings about a script that may continue, printed to the log and written to the report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _texts: dict[str, str] = {}
 
 
 def warn(text: str, *, once: str) -> None:
-    """Warn of something, only the first time of each kind ``once``.
+    """Issue a warning, once for each value of ``once``.
 
-    Every rank should: the report of any of them may become the run's. The log has it from rank 0 alone.
+    Call it on every rank, since any rank's report may become the run's. Only rank 0 prints it to the log.
     """
     if once in _texts:
         return
@@ -25,12 +25,12 @@ def warn(text: str, *, once: str) -> None:
 
 
 def told(*more: str) -> str:
-    """All warnings of this process, the first one first, and ``more``, with a share of the report's field for each."""
+    """Return all warnings of this process in order, then ``more``, each cut to its share of the report's field."""
     texts = [*_texts.values(), *filter(None, more)]
     left = LARGEST_WARNING - len(_BETWEEN) * (len(texts) - 1)
     shares = [0] * len(texts)
     by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    for before, place in enumerate(by_length):  # what a short one leaves is for those that are longer
+    for before, place in enumerate(by_length):  # short texts leave their unused share to longer ones
         shares[place] = min(len(texts[place]), left // (len(texts) - before))
         left -= shares[place]
     return _BETWEEN.join(_cut(text, share) for text, share in zip(texts, shares, strict=True))
@@ -41,5 +41,5 @@ def _cut(text: str, longest: int) -> str:
 
 
 def reset() -> None:
-    """Back to the beginning of a run."""
+    """Reset to the start of a run."""
     _texts.clear()

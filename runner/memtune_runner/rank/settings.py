@@ -1,6 +1,6 @@
-"""What the operator told this process: the variables of ``memtune.wire.environment``, read once and checked.
+"""The settings that the operator passes to this process as environment variables, read once and validated.
 
-This module imports no torch: the launcher reads it too.
+The variables are those of ``memtune.wire.environment``. Imports no torch, because the launcher uses it too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _Value = TypeVar("_Value")
 
 
 class SettingsError(ValueError):
-    """A variable that is missing or holds what it must not. The message names it and says what to do."""
+    """A variable is missing or invalid. The message names it and says what to do."""
 
 
 class Shrink(NamedTuple):
-    """What a virtual or emulated GPU has left once so many steps of the training have ended."""
+    """The memory of a virtual or emulated GPU after a number of training steps."""
 
     after_step: int
     left_bytes: int
@@ -35,7 +35,7 @@ class Shrink(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """One process's share of a run. Optional parts are None where the operator left them out."""
+    """The settings of one process. Fields that the operator left out are None."""
 
     plan: Plan
     kind: RunKind
@@ -102,7 +102,7 @@ class Settings:
 
     @property
     def world(self) -> int:
-        """The ranks of the whole run."""
+        """The number of ranks in the run."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -112,9 +112,9 @@ class Settings:
 
     @property
     def budget_from_step(self) -> dict[int, int]:
-        """What a virtual or emulated GPU has from a step of this process on; 0 is the start.
+        """Return the budget of a virtual or emulated GPU from each step of this process on; 0 is the start.
 
-        What was lost before the step that is resumed from stays lost. A probe is no part of the training.
+        Memory lost before the step resumed from stays lost. A probe is not part of the training, so it loses none.
         """
         if self.shrink is None or self.is_probe:
             return {}
@@ -123,7 +123,7 @@ class Settings:
 
 
 def read_settings(variables: Mapping[str, str]) -> Settings:
-    """The settings in ``variables`` (os.environ); raise SettingsError at the first that does not hold."""
+    """Parse ``variables`` (os.environ); raise SettingsError at the first invalid one."""
     read = _Reader(variables)
     return Settings(
         plan=read.required(environment.PLAN, _plan),
@@ -171,7 +171,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
 
 
 class _Reader:
-    """Reads one variable after the other; an empty one counts as left out."""
+    """Parses one variable at a time; an empty one counts as unset."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
@@ -193,7 +193,7 @@ class _Reader:
 
 
 def _plan(text: str) -> Plan:
-    """A plan as JSON, or in its short form, which people write."""
+    """Parse a plan from JSON or from its short form."""
     return Plan.from_json(_object(text)) if text.lstrip().startswith("{") else Plan.parse(text)
 
 

@@ -1,4 +1,4 @@
-"""The store by which the ranks of a training tell each other what is in no collective."""
+"""The key-value store of the process group, for what ranks share outside collectives."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from memtune.wire.report import Device
 
 
 def of_all_ranks() -> Any | None:
-    """The store of the default process group; None where there is nobody to meet, or the backend has none.
+    """Return the default process group's store; None for a single rank or a backend without a store.
 
-    On an emulated GPU, one rank stands for all: the others never come.
+    On an emulated GPU one rank stands for all, so nobody else would answer.
     """
     if os.environ.get(environment.DEVICE) == Device.EMULATED:
         return None

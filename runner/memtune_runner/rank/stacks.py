@@ -1,21 +1,21 @@
-"""Where a rank stands, whatever it waits for: the stacks of its threads, printed when the launcher asks by a signal."""
+"""Prints the stacks of a rank's threads when the launcher sends a signal, whatever the rank waits for."""
 
 from __future__ import annotations
 
 import faulthandler
 import signal
 
-# Scripts and schedulers use SIGUSR1 and SIGUSR2, and a SIGQUIT that nobody handles leaves a core dump. Only
-# where there is no other does it have to be one of them.
+# Scripts and schedulers use SIGUSR1 and SIGUSR2, and an unhandled SIGQUIT dumps core; so use SIGUSR2 only where there
+# is no real-time signal.
 SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
-_STDERR = 2  # whatever the script makes of sys.stderr
+_STDERR = 2  # regardless of what the script does to sys.stderr
 
 
 def show_when_asked() -> None:
-    """From here on the signal prints all stacks, even while a library holds the interpreter."""
+    """Install the handler. It prints all stacks even while a library holds the GIL."""
     faulthandler.register(SIGNAL, file=_STDERR)
 
 
 def show() -> None:
-    """Print them now."""
+    """Print all stacks now."""
     faulthandler.dump_traceback(_STDERR)

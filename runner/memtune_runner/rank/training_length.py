@@ -1,6 +1,6 @@
-"""How many samples a training has in all, as far as somebody knows: the integration, or the loop itself.
+"""The total samples of a training, as far as the integration or the loop itself knows.
 
-All numbers are the share of this rank. The launcher and the operator add up the ranks.
+All numbers are this rank's share; the launcher and the operator sum over the ranks.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ _told: int | None = None
 
 
 class TrainingLength:
-    """What an integration knows of the length of the training; nothing where the script's own loop decides."""
+    """What an integration knows about the length of the training; the base class, for custom loops, knows nothing."""
 
-    discarded_samples = 0  # of steps that a library has undone, such as a search for a learning rate
-    is_known_at_end = False  # whether the total shows only in what a script did that ended well
-    own_batch: int | None = None  # the samples of a step by the script's own numbers, over all ranks, if replaced
+    discarded_samples = 0  # of steps that a library has undone, such as a learning-rate search
+    is_known_at_end = False  # whether the total is known only after the script has succeeded
+    own_batch: int | None = None  # the script's own samples per step over all ranks, if the integration replaced them
 
     @property
     def unfinished(self) -> str:
-        """Why a script that ended well has been cut short by mistake; empty if it has not."""
+        """Return why a script that exited with 0 has stopped too early; empty if it has not."""
         return ""
 
     @property
     def resumed_samples(self) -> int | None:
-        """The samples behind the checkpoint that the run resumed from; None where only the checkpoint tells."""
+        """Return the samples of the checkpoint that the run resumed from; None if only the checkpoint knows."""
         return None
 
     def total_samples(self, _trained: int) -> int | None:
-        """The samples of the whole training, of which so many are trained; None where nobody knows."""
+        """Return the samples of the whole training, given those trained so far; None if unknown."""
         return _told
 
 
@@ -43,10 +43,10 @@ class Epoch(NamedTuple):
 
 @dataclass(frozen=True)
 class Training:
-    """One training that a library's loop makes: how many optimizer steps it has, and of how many samples.
+    """One training of a library's loop: how many optimizer steps of how many samples it makes.
 
-    ``steps`` and ``resumed_steps`` count from the start of the training; ``made`` tells how many there are by now.
-    ``epoch`` is None where the data does not tell its length.
+    ``steps`` and ``resumed_steps`` count from the start of the training; ``made`` returns the steps made so far.
+    ``epoch`` is None if the data has no known length.
     """
 
     steps: int
@@ -56,7 +56,7 @@ class Training:
     epoch: Epoch | None
 
     def samples_after(self, steps: int) -> int:
-        """The samples of the first ``steps``; the last step of an epoch may have fewer than the others."""
+        """Return the samples of the first ``steps``; the last step of an epoch may be smaller than the others."""
         if self.epoch is None:
             return steps * self.samples_per_step
         epochs, rest = divmod(steps, self.epoch.steps)
@@ -64,22 +64,22 @@ class Training:
 
 
 class LibraryLength(TrainingLength):
-    """The length of the trainings that a library's own loop makes, one after the other."""
+    """The length of one or more consecutive trainings in a library's own loop."""
 
     def __init__(self) -> None:
         self._trainings: list[Training] = []
 
     def begins(self, training: Training) -> None:
-        """Another training begins."""
+        """Register that another training begins."""
         self._trainings.append(training)
 
     @property
     def resumed_samples(self) -> int | None:
-        """The samples behind the checkpoint, by the library's own count of steps."""
+        """Return the samples of the checkpoint, from the library's own step count."""
         return sum(each.samples_after(each.resumed_steps) for each in self._trainings) if self._trainings else None
 
     def total_samples(self, trained: int) -> int | None:
-        """The samples of all steps. Of a stream only the steps that are missing are known."""
+        """Return the samples of all steps; for a stream, only the missing steps are known."""
         if not self._trainings:
             return None
         if all(each.epoch is not None for each in self._trainings):
@@ -88,12 +88,12 @@ class LibraryLength(TrainingLength):
 
 
 def tell(samples: int) -> None:
-    """Let a loop that knows its length tell how many samples it trains on this rank, from its first step on."""
+    """Let a loop declare how many samples it trains on this rank, counted from its first step."""
     global _told
     _told = samples
 
 
 def reset() -> None:
-    """Back to the beginning of a run."""
+    """Reset to the start of a run."""
     global _told
     _told = None

@@ -1,4 +1,4 @@
-"""Tells the user's own code from libraries and from the runner."""
+"""Tells the user's code apart from libraries and from the runner."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _OURS = str(Path(__file__).parent.parent)
 
 
 def is_users(file: str) -> bool:
-    """Whether a file that stands in a traceback is the user's."""
+    """Whether a file in a traceback belongs to the user."""
     return not file.startswith((*_LIBRARIES, _OURS, "<"))

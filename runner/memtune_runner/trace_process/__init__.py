@@ -1,1 +1,1 @@
-"""Traces a factory in a process apart, within limits of time and memory; only what runs there imports torch."""
+"""Traces a factory in a subprocess with limits of time and memory; only the subprocess imports torch."""

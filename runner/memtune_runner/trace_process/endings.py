@@ -1,4 +1,4 @@
-"""The sentence about a process that could not trace, by how it ended and where it then was. Pure."""
+"""Error messages for a trace process that failed, by its exit and its last known place. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memtune.units import gib
 from memtune_runner.rank.failures import in_words
 from memtune_runner.rank.users_code import is_users
 
-# As faulthandler writes a frame.
+# A frame as faulthandler writes it.
 _FRAME = re.compile(r'^ +File "(.*)", line (\d+) in ', re.MULTILINE)
 _ADVICE: dict[int, str] = {
     signal.SIGKILL: "the kernel does that where host memory runs out; if it did, the factory needs less of it or the "
@@ -20,13 +20,13 @@ _AT_FAULT = "the code there, or a compiled library that it calls, is at fault"
 
 
 def where(place: str, stack: str) -> str:
-    """What was being done, and in which line of the user's, if the stack tells."""
+    """Describe what the process was doing, with the user's line if the stack has one."""
     own = next((f" in {file}, line {line}" for file, line in _FRAME.findall(stack) if is_users(file)), "")
     return f"{place or 'while torch was imported'}{own and ','}{own}"
 
 
 def of_code(code: int, where_it_was: str) -> str:
-    """A process that ended without a last word; a negative code is a signal's."""
+    """The message for a process that exited without an outcome; a negative code is a signal's."""
     if code >= 0:
         return (
             f"the process ended itself with exit code {code} {where_it_was}; a factory and its model must not end "
@@ -37,12 +37,12 @@ def of_code(code: int, where_it_was: str) -> str:
 
 
 def late(seconds: int, where_it_was: str) -> str:
-    """A process that did not come to an end."""
+    """The message for a process that exceeded its time."""
     return f"tracing took longer than it may, {seconds} s, {where_it_was}; give a larger --time-limit if it needs more"
 
 
 def greedy(memory_bytes: int, where_it_was: str) -> str:
-    """Processes that filled memory which no limit of a single process counts."""
+    """The message for processes that filled memory which no per-process limit counts."""
     return (
         f"the factory took more host memory than it may, {gib(memory_bytes)} with what its processes share, "
         f"{where_it_was}; make tensors with torch's own functions and leave data out, or give a larger --memory"
@@ -50,7 +50,7 @@ def greedy(memory_bytes: int, where_it_was: str) -> str:
 
 
 def unforeseen(error: BaseException, place: str) -> str:
-    """An exception that nobody expected where it came up."""
+    """The message for an unexpected exception."""
     return f"tracing stopped {place or 'while torch was imported'}: {in_words(error)}"
 
 

@@ -1,4 +1,4 @@
-"""What the process does that traces: the user's code runs here, and here only."""
+"""Runs in the trace process: the only place that executes the user's code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune.wire.trace_message import LONGEST_BYTES, pack
 from memtune_runner.rank.volumes import Volumes
 from memtune_runner.tracing.shared_status import Board
 
-# The one outcome that is no sentence about what went wrong.
+# The only outcome that is not an error message.
 TRACED = "traced"
 
 
@@ -23,7 +23,7 @@ class Inside:
         self._arguments = arguments
 
     def __call__(self, board: Board) -> str:
-        """Write the trace; the sentence about it if that is impossible."""
+        """Write the trace and return the outcome, or an error message."""
         if self._arguments.quiet:
             _print_nowhere()
         me = os.getpid()
@@ -36,7 +36,7 @@ class Inside:
         except TracingError as error:
             return str(error)
         if os.getpid() != me:
-            return ""  # The factory forked, and both came here: the other one writes.
+            return ""  # The factory forked, and both processes came here: the other one writes.
         board.stand_at("while the trace was written")
         output = self._arguments.output
         try:

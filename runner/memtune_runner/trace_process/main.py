@@ -1,4 +1,4 @@
-"""``python -m memtune_runner trace FACTORY``: traces in a process of its own, within limits, and writes a file."""
+"""``python -m memtune_runner trace FACTORY``: traces in a subprocess with limits and writes a trace file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from memtune_runner.trace_process.watch import Limits, watched
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trace a factory; 2 and a sentence, which is all of standard output, if that is impossible."""
+    """Trace a factory. On failure return 2 and print only the error message to standard output."""
     arguments = _parser().parse_args(argv)
-    # The factory may go to another directory.
+    # The factory may change directory.
     arguments.output = arguments.output.absolute()
     outcome = watched(Inside(arguments), Limits(arguments.time_limit, arguments.memory))
     if outcome == TRACED:
         return 0
     print(outcome, flush=True)
     if arguments.message:
-        with suppress(OSError):  # it has been said where a log keeps it
+        with suppress(OSError):  # a log already has the message
             arguments.output.write_text(outcome)
     return 2
 

@@ -1,4 +1,4 @@
-"""How much host memory processes take, what they share among it: a limit of each process alone leaves that out."""
+"""The total host memory of several processes, including shared memory, which per-process limits miss."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-# What a process has in memory, which the kernel knows, and its part of that, for which it looks at every page. What a
-# fork left to its children is in the whole of each of them.
+# A process's resident memory, which the kernel keeps, and its proportional share, for which the kernel walks every
+# page. Pages shared with forked children count in the resident memory of each of them.
 _WHOLE = "status", re.compile(rb"^Rss(Anon|Shmem):\s*(\d+) kB$", re.MULTILINE)
 _PART = "smaps_rollup", re.compile(rb"^Pss_(Anon|Shmem):\s*(\d+) kB$", re.MULTILINE)
 _SHARED = Path("/dev/shm")
@@ -16,11 +16,11 @@ _BLOCK_BYTES = 512
 
 
 class Memory:
-    """What processes take from now on. Where there is no /proc, that is nothing."""
+    """The memory that processes use from now on; 0 without /proc."""
 
     def __init__(self) -> None:
         held = os.memfd_create("") if hasattr(os, "memfd_create") else None
-        # Files that are memory: those without a place, and those of /dev/shm, if that is none of a disk.
+        # Memory-backed files: memfds, and those in /dev/shm unless it is on a disk.
         self._devices = {os.fstat(held).st_dev} if held is not None else set()
         if held is not None:
             os.close(held)
@@ -29,12 +29,12 @@ class Memory:
         self._opened: set[tuple[int, int]] = set()
 
     def exceeds(self, limit_bytes: int, processes: Sequence[int]) -> bool:
-        """Whether they have more than that all together."""
+        """Whether all processes together use more than the limit."""
         in_files = self._in_files(processes)
         return _used_bytes(_whole, processes, in_files) > limit_bytes < _used_bytes(_part, processes, in_files)
 
     def _in_files(self, processes: Iterable[int]) -> int:
-        # One that was closed takes memory all the same; others use the folder as well.
+        # A closed file keeps its memory; other programs use the folder as well.
         held = {key: size for key, size in _files(_SHARED) if key in self._opened}
         for process in processes:
             held |= {key: size for key, size in _files(Path("/proc", str(process), "fd")) if key[0] in self._devices}
@@ -43,10 +43,10 @@ class Memory:
 
 
 def _files(folder: Path) -> Iterator[tuple[tuple[int, int], int]]:
-    """What tells each file there from all others, and what it takes; those of this user."""
+    """Yield identity and size of each of this user's files in a folder."""
     try:
         files = list(folder.iterdir())
-    except OSError:  # the process has gone, or there is no such place
+    except OSError:  # the process is gone, or there is no such folder
         return
     for file in files:
         try:
@@ -59,7 +59,7 @@ def _files(folder: Path) -> Iterator[tuple[tuple[int, int], int]]:
 
 def _used_bytes(of_one: Callable[[int], tuple[int, int]], processes: Sequence[int], in_files: int) -> int:
     private, mapped = map(sum, zip((0, 0), *map(of_one, processes), strict=True))
-    # Of what is in files a part may be mapped as well, and nobody tells which.
+    # Memory in files may be mapped as well; the overlap is unknown.
     return private + max(mapped, in_files)
 
 
@@ -68,13 +68,13 @@ def _whole(process: int) -> tuple[int, int]:
 
 
 def _part(process: int) -> tuple[int, int]:
-    return _told(process, *_PART) or _whole(process)  # not every kernel, or what stands in for one, tells parts
+    return _told(process, *_PART) or _whole(process)  # not every kernel, or its emulation, has proportional shares
 
 
 def _told(process: int, name: str, pattern: re.Pattern[bytes]) -> tuple[int, int] | None:
-    """What a process has for itself, and what it has mapped of what may be shared."""
+    """Return a process's private memory and its mapped memory that may be shared."""
     try:
         found = dict(pattern.findall(Path("/proc", str(process), name).read_bytes()))
-    except OSError:  # it has gone meanwhile, or there is no such file
+    except OSError:  # the process is gone, or there is no such file
         return None
     return (1024 * int(found.get(b"Anon", 0)), 1024 * int(found.get(b"Shmem", 0))) if found else None

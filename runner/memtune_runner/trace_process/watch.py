@@ -1,4 +1,4 @@
-"""Runs what traces in a process apart, keeps it within its limits, and says how it ended, whatever it does.
+"""Runs a trace in a subprocess, enforces its limits, and reports how it ended, whatever it does.
 
 This process runs none of the user's code and imports no torch.
 """
@@ -24,22 +24,22 @@ from memtune_runner.trace_process.memory import Memory
 from memtune_runner.tracing.shared_status import Board
 
 _LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK = 0.1, 5.0
-# How long the user's process may take to say where it is, and how long killed ones to go.
+# How long the user's process may take to report its stack, and killed processes to exit.
 _STACK_SECONDS, _GONE_SECONDS = 0.5, 5.0
 _PAUSE_SECONDS = 0.05  # longer than it takes between two words
 _PIECE_BYTES, _LONGEST_STACK_BYTES = 65_536, 1_000_000
-_KILLED_CODE = 128  # and the signal's number, as a shell tells it
+_KILLED_CODE = 128  # plus the signal's number, as in a shell
 
 
 class Limits(NamedTuple):
-    """What a trace may take."""
+    """The limits of a trace."""
 
     seconds: int
     memory_bytes: int
 
 
 def watched(work: Callable[[Board], str], limits: Limits) -> str:
-    """What the work returned in a process of its own, or the sentence about what ended it instead."""
+    """Return what the work returned in a subprocess, or a message about what ended the subprocess."""
     board, memory, (stack, stack_end) = Board(), Memory(), os.pipe()
     os.set_blocking(stack_end, False)
     adopt_orphans()
@@ -56,30 +56,30 @@ def watched(work: Callable[[Board], str], limits: Limits) -> str:
 
 
 def _live(work: Callable[[Board], str], board: Board, set_apart: Callable[[], None]) -> NoReturn:
-    """What the process apart does, from its first line to its last."""
+    """The body of the subprocess."""
     me = os.getpid()
     try:
         try:
             set_apart()
             outcome = work(board)
-        except BaseException as error:  # a mistake of ours, or of what the factory made of Python
+        except BaseException as error:  # a bug of MemTune's, or damage that the factory did to Python
             outcome = endings.unforeseen(error, board.place)
         if os.getpid() == me:
             board.conclude(outcome)
     finally:
-        # At once: nothing of the user's may run now, like a thread that waits, or what is registered for the end.
+        # Exit at once: nothing of the user's may run now, such as a waiting thread or an exit handler.
         os._exit(0)
 
 
 def _set_apart(stack_end: int, memory_bytes: int) -> None:
-    # A session of its own: what the factory sends to its group, or a terminal to ours, goes no further.
+    # A session of its own: signals of the factory to its group, or of a terminal to ours, go no further.
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    # Standard output is the sentence's.
+    # Standard output belongs to the message.
     os.dup2(2, 1)
     faulthandler.enable(stack_end, all_threads=False)
     faulthandler.register(stacks.SIGNAL, stack_end, all_threads=False)
-    # Not the address space: torch reserves far more of it than it uses.
+    # Not the address space: torch reserves far more than it uses.
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     allowed = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
@@ -116,18 +116,18 @@ class _Watch:
             self._signals.sleep(max(_LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK * (time.monotonic() - began)))
 
     def _ended_with(self, code: int) -> str:
-        # Where it was no signal, what is told is of a child of its own.
+        # If the exit was no signal, the stack is a child's.
         stack = self._stack_told_within(0.0) if code < 0 else ""
         return endings.of_code(code, endings.where(self._board.place, stack))
 
     def _where(self) -> str:
-        """Where the process apart stands now, though it may be stuck in a library."""
-        self._stack_told_within(0.0)  # of a child of its own
+        """Describe where the subprocess is now, though it may be stuck in a library."""
+        self._stack_told_within(0.0)  # discard a child's stack
         send(stacks.SIGNAL, self._child)
         return endings.where(self._board.place, self._stack_told_within(_STACK_SECONDS))
 
     def _stack_told_within(self, seconds: float) -> str:
-        """What faulthandler writes, word by word, until it says no more."""
+        """Read what faulthandler writes, until it stops writing."""
         told = b""
         while select.select([self._stack], [], [], _PAUSE_SECONDS if told else seconds)[0]:
             told += os.read(self._stack, _PIECE_BYTES)
@@ -136,11 +136,11 @@ class _Watch:
         return told.decode(errors="replace")
 
     def _end_all(self) -> None:
-        """Nothing that the factory started outlives it, wherever it put itself."""
+        """Kill everything that the factory started, in any session or process group."""
         if not self._has_ended:
-            send(signal.SIGKILL, self._child)  # not every system tells of descendants
+            send(signal.SIGKILL, self._child)  # not every system lists descendants
         deadline = time.monotonic() + _GONE_SECONDS
-        # One whose threads are not all through yet can be taken for dead, but not be waited for.
+        # A process with threads still exiting may look dead and yet not be reapable.
         with suppress(ChildProcessError):
             while time.monotonic() < deadline:
                 for each in descendants(os.getpid()):

@@ -1,4 +1,4 @@
-"""Traces a model on a machine without a GPU: nothing has memory behind it, and every allocation is written down."""
+"""Traces a model without a GPU: tensors have no memory behind them, and every allocation is recorded."""
 
 from __future__ import annotations
 

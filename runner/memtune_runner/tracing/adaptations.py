@@ -1,4 +1,4 @@
-"""Libraries that do other things on tensors without data than on those with data, told to do the usual."""
+"""Makes libraries behave on tensors without data as they do on real ones."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch.nn import functional, init
 
-# What torch.cuda.nvtx calls for each of its functions.
+# The functions behind those of torch.cuda.nvtx.
 _NVTX = ("markA", "rangePushA", "rangePop", "rangeStartA", "rangeEnd", "deviceRangeStart", "deviceRangeEnd")
 _NO_PACKING = "no row holds several sequences, which would need a mask in attention"
 
 
 @contextmanager
 def usual_paths(assumed: set[str]) -> Iterator[None]:
-    """What libraries ask of data that a trace does not have is answered as most batches would; ``assumed`` tells how.
+    """Answer data-dependent questions of libraries as most batches would; ``assumed`` collects the answers.
 
-    transformers looks into the positions for rows that hold several sequences, which need a mask. Without data it makes
-    the mask in any case; a batch in training seldom has such rows, and then attention has none.
+    transformers searches the positions for packed sequences, which need a mask. Without data it always creates the
+    mask; training batches seldom have packed rows, and then attention gets none.
     """
 
     def no_packing(*_positions: Any, **_options: Any) -> None:
@@ -38,10 +38,10 @@ def usual_paths(assumed: set[str]) -> Iterator[None]:
 
 @contextmanager
 def usual_values() -> Iterator[None]:
-    """What torch does with values of weights while a model is built is done without them.
+    """Skip what torch does with the values of weights while a model is built.
 
-    It draws truncated normals until all of them lie between the bounds. Fake weights that it converts, it exchanges
-    for the converted ones, which it refuses if anything has a weak reference to one of them.
+    It redraws truncated normals until all values are within bounds. It also swaps fake weights for converted ones,
+    which it refuses if anything holds a weak reference to them.
     """
     with (
         replaced(init, "_no_grad_trunc_normal_", _drawn),
@@ -52,7 +52,7 @@ def usual_values() -> Iterator[None]:
 
 
 def _unmarked() -> AbstractContextManager[None]:
-    """Ranges for a profiler mark nothing: a CPU build of torch refuses them."""
+    """Ignore profiler ranges, which a CPU build of torch rejects."""
     return replaced(torch.cuda.nvtx, "_nvtx", SimpleNamespace(**dict.fromkeys(_NVTX, lambda *_: 0)))
 
 
@@ -61,9 +61,9 @@ def _converted(weight: torch.Tensor, converted: torch.Tensor) -> None:
 
 
 def _grouped_products(rows: torch.Tensor, weights: torch.Tensor, **options: Any) -> Any:
-    """The products of all experts at once: as large as the rows, whichever expert gets how many of them.
+    """Multiply the rows of all experts at once: the result has as many rows, however they are distributed.
 
-    torch's own says what it makes for 16 bits only.
+    torch's own operator supports fake tensors only in 16 bits.
     """
     if rows.dtype is torch.bfloat16:
         return torch._grouped_mm(rows, weights, **options)
@@ -88,7 +88,7 @@ def _drawn(tensor: torch.Tensor, *_bounds: Any, **_generator: Any) -> torch.Tens
 
 @contextmanager
 def replaced(module: Any, name: str, stand_in: object) -> Iterator[None]:
-    """A function or a flag of a module replaced, if there is such a one."""
+    """Replace a function or flag of a module for a while, if it exists."""
     with ExitStack() as stack:
         replaced_one = getattr(module, name, None)
         if replaced_one is not None:

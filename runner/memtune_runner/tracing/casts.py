@@ -1,6 +1,6 @@
-"""What autocast casts on a GPU: other operators than on the CPU, where they are traced.
+"""Makes autocast cast as on a GPU while tracing on the CPU, whose list of operators differs.
 
-The tables are those of torch's ATen/autocast_mode.h. On the CPU most operators beside matrix products stay in 16 bits;
+The tables are those of torch's ATen/autocast_mode.h. On the CPU most operators besides matrix products stay in 16 bits;
 on a GPU softmax, norms, powers, sums and losses are computed in fp32.
 """
 
@@ -21,7 +21,7 @@ from memtune_runner.tracing.kernels import registered
 _KEY = "AutocastCPU"
 _BELOW_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
-# AT_FORALL_LOWER_PRECISION_FP: what goes in is cast to 16 bits.
+# AT_FORALL_LOWER_PRECISION_FP: inputs are cast to 16 bits.
 NARROW = (
     "_convolution.deprecated",
     "_convolution",
@@ -58,7 +58,7 @@ NARROW = (
     "scaled_dot_product_attention",
 )
 
-# AT_FORALL_FP32: what goes in is cast to fp32.
+# AT_FORALL_FP32: inputs are cast to fp32.
 WIDE = (
     "acos",
     "asin",
@@ -121,7 +121,7 @@ WIDE = (
     "_upsample_bicubic2d_aa",
 )
 
-# AT_FORALL_FP32_SET_OPT_DTYPE: what comes out is fp32, unless its format is told.
+# AT_FORALL_FP32_SET_OPT_DTYPE: the output is fp32, unless a dtype is given.
 WIDE_RESULT = (
     "prod",
     "prod.dim_int",
@@ -136,10 +136,10 @@ WIDE_RESULT = (
     "sum.dim_IntList",
 )
 
-# AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE: the same, by another overload.
+# AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE: the same, through another overload.
 WIDE_RESULT_BY = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
-# AT_FORALL_PROMOTE: what goes in is cast to the widest of it.
+# AT_FORALL_PROMOTE: inputs are cast to the widest among them.
 WIDEST = (
     "addcdiv",
     "addcmul",
@@ -154,8 +154,8 @@ WIDEST = (
     "scatter_add",
 )
 
-# What the CPU casts and a GPU computes as it comes (autocast_mode.cpp, TORCH_LIBRARY_IMPL of AutocastCPU). What a GPU
-# cannot compute in 16 bits, like decompositions and transforms, stays as the CPU casts it.
+# Operators that the CPU casts and a GPU does not (autocast_mode.cpp, TORCH_LIBRARY_IMPL of AutocastCPU). Those that a
+# GPU cannot compute in 16 bits, such as decompositions and transforms, stay as the CPU casts them.
 UNCAST = (
     "adaptive_avg_pool3d",
     "adaptive_max_pool3d",
@@ -183,10 +183,10 @@ UNCAST = (
 
 @contextmanager
 def gpu_casts() -> Iterator[None]:
-    """Autocast casts as on a GPU."""
+    """Let autocast cast as on a GPU."""
     copies = _Copies()
     kernels: dict[str, Callable[..., Any]] = {}
-    # Of products the CPU casts most as a GPU does, and keeps copies of weights with its own.
+    # The CPU casts most products as a GPU does, and caches its copies of weights.
     for name in (each for each in NARROW if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{each}", _KEY)):
         kernels[name] = partial(_narrow, name, copies)
     kernels |= {name: partial(_wide, name) for name in WIDE}
@@ -200,13 +200,13 @@ def gpu_casts() -> Iterator[None]:
 
 
 class _Copies:
-    """Weights in 16 bits, which autocast makes once and keeps until it ends."""
+    """Autocast's cache of weights in 16 bits, kept until autocast ends."""
 
     def __init__(self) -> None:
         self._made: dict[torch.Tensor, torch.Tensor] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in 16 bits."""
+        """Return a tensor in 16 bits."""
         narrow = torch.get_autocast_dtype("cpu")
         if not (tensor.is_leaf and tensor.requires_grad and tensor.dtype is torch.float32):
             return _cast(tensor, narrow)
@@ -215,7 +215,7 @@ class _Copies:
         return self._made[tensor]
 
     def clearing(self, clear: Callable[[], None]) -> Callable[[], None]:
-        """Clears these with autocast's own."""
+        """Clear these copies together with autocast's own."""
 
         def both() -> None:
             self._made.clear()

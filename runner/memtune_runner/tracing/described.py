@@ -1,4 +1,4 @@
-"""The model that a Hugging Face config.json describes, in place of a factory of the user's."""
+"""Builds the model that a Hugging Face config.json describes, instead of a user's factory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtune_runner.tracing.problems import TracingError
 
 
 def from_config(file: str) -> Callable[[], nn.Module]:
-    """What builds it: the class that ``architectures`` names, or else a causal language model."""
+    """Return a factory: for the class named in ``architectures``, or else for a causal language model."""
     try:
         facts = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -26,10 +26,10 @@ def from_config(file: str) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         try:
             return _built(model_type, {**facts, "use_cache": False})
-        except (ImportError, MemoryError):  # of which others know what to do
+        except (ImportError, MemoryError):  # callers handle these
             raise
         except Exception as error:
-            # What is wrong with a field stands below the line that names it.
+            # The problem with a field is on the line below its name.
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise TracingError(f"transformers makes no model of this config: {why}; correct the config") from error
 

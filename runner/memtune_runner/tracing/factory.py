@@ -1,8 +1,8 @@
-"""The user's model factory: ``module:function``, called where nothing has memory behind it.
+"""Calls the user's model factory, ``module:function``, under fake tensors.
 
 It returns a model; a model and a batch; or a model, a batch and a loss. A batch is tensors whose first dimension is the
-micro-batch, or a function that makes them of a number of rows. A loss is a function of model and batch. Parameters of
-the factory named ``micro_batch`` and ``sequence_length`` are given. A Hugging Face ``config.json`` does in its place.
+micro-batch, or a function from a number of rows to such tensors. A loss is a function of model and batch. Its
+parameters ``micro_batch`` and ``sequence_length`` are filled in. A Hugging Face ``config.json`` can replace it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_CALL = "the factory must build its model without a GPU and without data"
 
 
 class Subject(NamedTuple):
-    """What is traced: a model, and how to make its batches and its loss."""
+    """What is traced: a model, and functions for its batches and its loss."""
 
     model: nn.Module
     batch: Callable[[int], Any]
@@ -35,7 +35,7 @@ class Subject(NamedTuple):
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names."""
+    """Import the function named ``module:function``."""
     if name.endswith(".json"):
         return from_config(name)
     module_name, colon, function_name = name.partition(":")
@@ -63,7 +63,7 @@ def _words(name: str) -> str:
 def build(
     name: str, factory: Callable[..., Any], rows: int, sequence_length: int, arguments: Mapping[str, Any] | None = None
 ) -> Subject:
-    """Call the factory, with arguments of the user's beside our own."""
+    """Call the factory with the user's arguments and MemTune's."""
     given = {"micro_batch": rows, "sequence_length": sequence_length}
     signature = inspect.signature(factory)
     taken = {key: value for key, value in given.items() if key in signature.parameters}
@@ -93,7 +93,7 @@ def build(
 
 
 def _tokens(name: str, model: nn.Module, sequence_length: int) -> Callable[[int], Any]:
-    """Tokens to learn, for a Hugging Face model."""
+    """Return a function that makes training tokens for a Hugging Face model."""
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "vocab_size"):
         raise TracingError(
@@ -109,7 +109,7 @@ def _tokens(name: str, model: nn.Module, sequence_length: int) -> Callable[[int]
 
 
 def _repeated(name: str, example: Any) -> Callable[[int], Any]:
-    """Batches like an example, of any number of rows."""
+    """Return a function that makes batches of any number of rows from an example."""
     found: list[torch.Tensor] = []
     tree_map_only(torch.Tensor, found.append, example)
     rows = {each.shape[0] for each in found if each.dim()}
@@ -127,7 +127,7 @@ def _repeated(name: str, example: Any) -> Callable[[int], Any]:
 
 
 def _checked(name: str, loss: Any) -> Callable[[nn.Module, Any], torch.Tensor]:
-    """The factory's loss, whose result must be one."""
+    """Wrap the factory's loss with a check of its result."""
 
     def refuse(given: object, what: str) -> TracingError:
         kind = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
@@ -148,7 +148,7 @@ def _checked(name: str, loss: Any) -> Callable[[nn.Module, Any], torch.Tensor]:
 
 
 def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """The loss that the model computes itself, as models of Hugging Face do."""
+    """Return the loss that the model computes itself, as Hugging Face models do."""
     output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if _is_row(batch) else model(batch)
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -157,7 +157,7 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
             "batch) is one number"
         )
     if isinstance(output, Mapping):
-        # The variable of a training loop holds the rest of it, the logits above all, until the next micro-batch.
+        # A training loop's variable keeps the other outputs, above all the logits, until the next micro-batch.
         held = [value for value in output.values() if value is not loss]
         loss.held_by_the_loop = held  # type: ignore[attr-defined]  # tensors take attributes; it goes with the loss
     return loss

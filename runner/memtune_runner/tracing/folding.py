@@ -1,7 +1,7 @@
-"""Long rows of blocks that are built alike, shortened while they are recorded.
+"""Shortens long rows of identical blocks while they are recorded.
 
-A row is a beginning of its own, then a *period* of one or more blocks again and again, then what is left of one. Six
-periods are run: the first and the last meet other neighbours than the rest, the middle four show what all others do.
+A row is a head, then a *period* of one or more blocks repeated, then a partial period. Six periods run: the first and
+the last have other neighbours than the rest; the middle four show what all others do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 class Fold(NamedTuple):
-    """Blocks of a container: ``start`` of a beginning, periods of ``length``, of which ``left_out`` do not run."""
+    """A container's blocks: a head of ``start``, then periods of ``length``, of which ``left_out`` do not run."""
 
     container: nn.Module
     blocks: list[nn.Module]
@@ -30,7 +30,7 @@ class Fold(NamedTuple):
 
 
 def folds_of(model: nn.Module, rows: Sequence[list[nn.Module]]) -> list[Fold]:
-    """The rows that are long enough and regular enough to be run in part."""
+    """Return the rows that are long and regular enough to run only in part."""
     containers = {
         id(members[0]): each for each in model.modules() if _is_list(each) and (members := [*each.children()])
     }
@@ -44,7 +44,7 @@ def folds_of(model: nn.Module, rows: Sequence[list[nn.Module]]) -> list[Fold]:
 
 @contextmanager
 def folded(folds: Sequence[Fold]) -> Iterator[None]:
-    """The containers hold only what is run."""
+    """Keep only the blocks that run in their containers."""
     whole = [fold.container._modules for fold in folds]
     for fold in folds:
         head = fold.start + PERIODS // 2 * fold.length
@@ -69,7 +69,7 @@ def _fold(container: nn.Module, blocks: list[nn.Module], length: int) -> Fold:
 
 
 def _are_alike(first: nn.Module, second: nn.Module, distance: int) -> bool:
-    """Whether two blocks are built alike, but for a number that says where in the row they are."""
+    """Whether two blocks are identical except for a number that tells their place in the row."""
     mine, others = dict(first.named_modules()), dict(second.named_modules())
     return list(mine) == list(others) and all(_are_equal(mine[name], others[name], distance) for name in mine)
 

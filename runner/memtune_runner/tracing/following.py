@@ -1,4 +1,4 @@
-"""Tells a recorder what a model comes to: its modules, its blocks, its calls and its gradients."""
+"""Hooks a model's modules, blocks, calls and gradients, and reports them to a recorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUTSIDE = "the code around the model"
 
 
 class Numbers:
-    """The numbers of a model's modules, blocks and weights, as they are when all of it is there."""
+    """The numbers of a model's modules, blocks and weights when no block is left out."""
 
     def __init__(self, model: nn.Module, rows: Iterable[Iterable[nn.Module]]) -> None:
         named = list(model.named_modules())
@@ -33,7 +33,7 @@ class Numbers:
 
 @contextmanager
 def followed(model: nn.Module, numbers: Numbers, recorder: Recorder) -> Iterator[None]:
-    """The recorder hears of the model."""
+    """Report the model's events to the recorder."""
     handles: list[Any] = []
     for module in model.modules():
         handles += _follow(module, numbers.modules[module], numbers.blocks.get(module), recorder)
@@ -50,7 +50,7 @@ def followed(model: nn.Module, numbers: Numbers, recorder: Recorder) -> Iterator
 
 
 def tensors_of(output: Any) -> Iterator[torch.Tensor]:
-    """The tensors that go in or come out, where FSDP2 looks for them (torch/distributed/fsdp/_common_utils.py)."""
+    """Yield the input or output tensors that FSDP2 would find (torch/distributed/fsdp/_common_utils.py)."""
     for each in tree_iter(output):
         if isinstance(each, torch.Tensor):
             yield each
@@ -79,7 +79,7 @@ def _follow(module: nn.Module, number: int, block: int | None, recorder: Recorde
 
 
 def _follow_calls(model: nn.Module, recorder: Recorder) -> list[Any]:
-    """When the model is called and returns, and when the backward pass comes to what it returned."""
+    """Hook the model's call and return, and the moment when the backward pass reaches its output."""
 
     def call(*_: Any) -> None:
         recorder.note(events.CALL, 0)
@@ -95,7 +95,7 @@ def _follow_calls(model: nn.Module, recorder: Recorder) -> list[Any]:
 
 
 class _OutputHook:
-    """Notes the first gradient of what one call returned."""
+    """Records the first gradient of one call's output."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,7 +1,7 @@
-"""Operators whose kernels on a GPU make or save other tensors than those on the CPU, traced as the GPU's.
+"""Replaces operators whose GPU kernels allocate or save other tensors than those of the CPU.
 
-What is read in torch's sources is named at each entry. An entry replaces an operator of torch by one that makes the
-same tensors as the GPU's kernel (`gpu_kernels`), or adds what a kernel makes for itself (`temporary_bytes`).
+Each entry names its source in torch. An entry replaces an operator by one that creates the same tensors as the GPU's
+kernel (`gpu_kernels`), or adds a kernel's temporary memory (`temporary_bytes`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ROW_ALIGNMENT_BYTES = 16  # sdp_utils.cpp, minimum_gemm_alignment
 _WIDEST_FLASH = 256  # sdp_utils.cpp, check_head_dim_size_flash
 _BIAS_ALIGNMENT = 8  # attention.cpp, preprocess_mask
 _BIAS_GRADIENT_ALIGNMENT = 16  # attention_backward.cu, _efficient_attention_backward
-# Up to here embedding_dense_backward sorts nothing (aten/src/ATen/native/cuda/Embedding.cu).
+# Up to this number embedding_dense_backward does not sort (aten/src/ATen/native/cuda/Embedding.cu).
 FEW_INDICES = 3072
 _INDEX_COPIES = 6  # sorted and original indices, and four arrays about the segments of equal ones
 
 
 def temporary_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
-    """What the GPU's kernel of an operator allocates for itself and frees again."""
+    """Return the temporary allocations of an operator's GPU kernel."""
     if func is torch.ops.aten.embedding_dense_backward.default:
         gradient, indices = args[0], args[1]
         count = indices.numel()
@@ -45,7 +45,7 @@ def temporary_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
 
 @contextmanager
 def gpu_kernels(attending: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Operators that make what the GPU's kernels make.
+    """Let operators create what the GPU's kernels create.
 
     ``attending`` is entered around attention, which selective checkpointing keeps.
     """
@@ -54,7 +54,7 @@ def gpu_kernels(attending: Callable[[], AbstractContextManager[None]]) -> Iterat
         "dropout": _dropout,
         "rms_norm": _rms_norm,
     }
-    # A frozen layer of torch's transformers would be one operator, which says nothing of what it makes.
+    # A frozen TransformerEncoderLayer would be a single operator that hides its allocations.
     fastpath = replaced(torch.backends.mha, "_is_fastpath_enabled", False)
     with registered("AutogradCPU", kernels), fastpath, _by_cells():
         yield
@@ -62,7 +62,7 @@ def gpu_kernels(attending: Callable[[], AbstractContextManager[None]]) -> Iterat
 
 @contextmanager
 def _by_cells() -> Iterator[None]:
-    """LSTMs run cell by cell, as GRUs do: oneDNN's kernel without data says that it keeps nothing of its gates."""
+    """Run LSTMs cell by cell, as GRUs: without data, oneDNN's kernel claims to keep nothing of its gates."""
     was_enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -73,11 +73,11 @@ def _by_cells() -> Iterator[None]:
 
 @contextmanager
 def registered(key: str, kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Kernels of torch's operators for a dispatch key, whoever calls these operators: Python, or torch's own C++."""
+    """Register kernels of torch's operators for a dispatch key, for calls from Python and from C++."""
     library = Library("aten", "IMPL", key)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there was a kernel before
+            warnings.simplefilter("ignore")  # that a kernel exists
             for operator, kernel in kernels.items():
                 library.impl(operator, kernel)
         yield
@@ -103,12 +103,12 @@ def _attention(
         bias = None if mask is None else _aligned(mask).expand(*query.shape[:3], key.shape[2])
         with attending():
             return FlashAttention.apply(*inputs, bias)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    # Otherwise the scores are made, which is what torch calls math.
+    # Otherwise the scores are materialized, by the backend that torch calls math.
     return torch.ops.aten._scaled_dot_product_attention_math(*inputs, mask, dropout_p, is_causal, **options)[0]
 
 
 def _padded_flash(attending: Callable[[], AbstractContextManager[None]], inputs: Sequence[torch.Tensor]) -> Any:
-    """attention.cpp, pad_last_dim: heads of an odd width are padded before the kernel, which keeps them so."""
+    """attention.cpp, pad_last_dim: heads of an odd width are padded before the kernel, which keeps them padded."""
     width = inputs[0].shape[-1]
     missing = -width % _WIDTH_ALIGNMENT
     if missing:
@@ -118,20 +118,20 @@ def _padded_flash(attending: Callable[[], AbstractContextManager[None]], inputs:
     return made[..., :width] if missing else made
 
 
-# Which kernel computes attention is decided in sdp_utils.cpp of torch 2.13 (select_sdp_backend): flash, else
-# memory-efficient attention, else math. On Hopper and on Blackwell's data center GPUs a new cuDNN's comes first, which
-# keeps what flash does. It alone takes heads that are shared beside a mask; on every other GPU these make the scores.
+# sdp_utils.cpp of torch 2.13 (select_sdp_backend) chooses attention's kernel: flash, else memory-efficient, else math.
+# On Hopper and on Blackwell's data center GPUs, a recent cuDNN comes first and keeps the same as flash. Only cuDNN
+# supports shared heads together with a mask; on every other GPU these materialize the scores.
 
 
 def is_fused(inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool) -> bool:
-    """Whether one kernel computes attention, without all scores at once."""
+    """Whether a single kernel computes attention, without materializing all scores."""
     return _flash_takes(inputs, mask, is_causal, shares_heads) or _efficient_takes(inputs, mask)
 
 
 def _flash_takes(
     inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool
 ) -> bool:
-    """can_use_flash_attention: 16 bits, no mask, heads of one width, and a square where it is causal."""
+    """can_use_flash_attention: 16 bits, no mask, heads of one width, and square if causal."""
     query, key, value = inputs
     return (
         torch.backends.cuda.flash_sdp_enabled()
@@ -145,7 +145,7 @@ def _flash_takes(
 
 
 def _efficient_takes(inputs: Sequence[torch.Tensor], mask: torch.Tensor | None) -> bool:
-    """can_use_mem_efficient_attention, from Ampere on: fp32 too, any mask, values of any width, but no shared heads."""
+    """can_use_mem_efficient_attention, since Ampere: also fp32, any mask and width of values, but no shared heads."""
     query, key, _ = inputs
     return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
@@ -180,14 +180,14 @@ def _has_shared_heads(inputs: Sequence[torch.Tensor]) -> bool:
 
 
 def _as_numbers(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """attention.cpp, convert_boolean_attn_mask: numbers to add, as many as the mask has elements."""
+    """attention.cpp, convert_boolean_attn_mask: numbers to add, one for each element of the mask."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     return torch.where(mask, 0.0, query.new_full((), float("-inf")))
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """attention.cpp, preprocess_mask: a mask whose rows begin at odd places is copied to where they do not."""
+    """attention.cpp, preprocess_mask: a mask with unaligned rows is copied to an aligned one."""
     *steps, last = mask.stride()
     if last == 1 and not any(step % _BIAS_ALIGNMENT for step in steps):
         return mask
@@ -196,19 +196,19 @@ def _aligned(mask: torch.Tensor) -> torch.Tensor:
 
 
 def autocasted(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What goes into attention, as autocast casts it, for a stand-in that is called past it."""
+    """Cast the inputs of attention as autocast would, for a replacement that autocast does not see."""
     if not torch.is_autocast_enabled("cpu"):
         return inputs
     return tuple(each.to(torch.get_autocast_dtype("cpu")) for each in inputs)
 
 
 class FlashAttention(torch.autograd.Function):
-    """Flash or, with a mask or in fp32, memory-efficient attention: they keep the same, a mask excepted.
+    """Flash or, with a mask or in fp32, memory-efficient attention: both keep the same, except for a mask.
 
     transformers/cuda/flash_attn/flash_api.cpp: mha_fwd returns the output, its logsumexp in fp32 and the state of the
     random numbers; mha_bwd accumulates the query's gradient in fp32 with rounded lengths, and expands those of keys and
-    values where heads share them. transformers/cuda/attention_backward.cu: the gradient of a mask that learns is as
-    large as all scores, and autograd sums it to the shape of what was expanded.
+    values if heads share them. transformers/cuda/attention_backward.cu: the gradient of a trainable mask is as large as
+    all scores, and autograd sums it to the shape before expansion.
     """
 
     @staticmethod
@@ -216,7 +216,7 @@ class FlashAttention(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         batch, heads, length, _ = query.shape
-        # Laid out as the query is: by position, then by head.
+        # Laid out like the query: by position, then by head.
         out = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
         logsumexp = query.new_empty(batch, heads, length, dtype=torch.float32)
         random = query.new_empty(2, dtype=torch.int64)
@@ -231,7 +231,7 @@ class FlashAttention(torch.autograd.Function):
 
 
 def attention_gradients(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Room for the gradients of attention, once what the kernel needs beside them has come and gone."""
+    """Allocate the gradients of attention, after allocating and freeing the kernel's temporaries."""
     batch, heads, length, width = query.shape
     rounded, wide = _rounded(length, 128), _rounded(width, 32 if width <= 128 else 64)
     made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
@@ -255,7 +255,7 @@ def _rounded(number: int, step: int) -> int:
 
 
 def _dropout(hidden: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """A GPU keeps a mask of one byte an element, the CPU one of the input's own type (native_dropout)."""
+    """native_dropout: a GPU keeps a mask of one byte per element, the CPU one of the input's type."""
     return torch.native_dropout(hidden, p, train)[0] if train and p else hidden
 
 

@@ -1,4 +1,4 @@
-"""Numbers that a constructor reads out of small tensors of its own, like rates of dropped paths from `linspace`."""
+"""Computes small tensors for real whose numbers a constructor reads, such as drop path rates from `linspace`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Tables are looked at, weights are not.
+# Covers tables but not weights.
 _MOST_ELEMENTS = 4096
 _MAKERS = frozenset({torch.tensor, torch.linspace, torch.logspace, torch.arange, torch.zeros, torch.ones, torch.full})
 _READERS = frozenset({Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__})
 
 
 class KnownNumbers(TorchFunctionMode):
-    """Computes small tensors that are made of nothing but numbers once more, with real memory, and reads those.
+    """Recomputes small tensors made of nothing but numbers with real memory, and reads their values.
 
     Use it within a FakeTensorMode, around the construction of a model.
     """
@@ -35,7 +35,7 @@ class KnownNumbers(TorchFunctionMode):
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         if not all(each in self._known for each in tensors) or not (tensors or func in _MAKERS):
             if tensors and (func.__name__.endswith("_") or func is Tensor.__setitem__):
-                self._known.pop(tensors[0], None)  # changed by something unknown
+                self._known.pop(tensors[0], None)  # changed by an unknown operation
             return func(*args, **kwargs)
         known_args, known_kwargs = tree_map_only(Tensor, self._known.__getitem__, (args, kwargs))
         known = _really(func, known_args, known_kwargs)
@@ -52,7 +52,7 @@ class KnownNumbers(TorchFunctionMode):
 
 
 def _really(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the function gives on tensors with memory; None if it gives nothing there."""
+    """Return the function's result on real tensors; None if it fails."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     try:

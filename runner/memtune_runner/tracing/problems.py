@@ -1,4 +1,4 @@
-"""Why a model cannot be traced, in a sentence."""
+"""Explains in a sentence why a model cannot be traced."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NO_END = (
 
 
 class TracingError(Exception):
-    """What stopped the trace: where, and what to do."""
+    """The trace failed. The message says where, and what to do."""
 
 
 def unbuilt(what: str, error: BaseException, advice: str) -> TracingError:
-    """The sentence about an error of the user's code that came up before the trace began, as ``what`` was done.
+    """Explain an error of the user's code before the trace began, while doing ``what``.
 
-    ``advice`` is what helps if nothing else is known of the error.
+    ``advice`` is used if nothing else is known about the error.
     """
     place = _users_line(error)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
@@ -53,7 +53,7 @@ def unbuilt(what: str, error: BaseException, advice: str) -> TracingError:
 
 
 def explained(error: BaseException, module: str, operator: str) -> TracingError:
-    """The sentence about an error that came up in a module, while or after an operator ran."""
+    """Explain an error in a module, during or after an operator."""
     line = _users_line(error)
     place = (f"{module}, operator {operator}" if operator else module) + (line and f",{line}")
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
@@ -82,7 +82,7 @@ def explained(error: BaseException, module: str, operator: str) -> TracingError:
 
 
 def sparse_gradient(module: str, weight: str) -> TracingError:
-    """The sentence about a weight whose gradient has the rows that the batch names, and no others."""
+    """Explain a weight with a sparse gradient, which has only the rows that the batch names."""
     return TracingError(
         f"tracing stopped in {module}: the gradient of {weight} is sparse, so its size depends on the data, and AdamW "
         "takes no such gradient; make the embedding with sparse=False"
@@ -94,7 +94,7 @@ def _is_about_memory(error: BaseException) -> bool:
 
 
 def _users_line(error: BaseException) -> str:
-    """Where in the user's own code the error came from, if it did."""
+    """Return the line of the user's code that caused the error, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if is_users(each.filename)]
     return f" in {own[-1].filename}, line {own[-1].lineno}" if own else ""

@@ -1,4 +1,4 @@
-"""Traces a model: one program for every way of computing, from two micro-batches of different size."""
+"""Traces a model: one program for each numerics, from two micro-batches of different size."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def trace(
     loss_autocast: bool = False,
     stand_at: Callable[[str], None] = unheard,
 ) -> Trace:
-    """Trace the model of a factory at ``rows`` and one more, which gives every micro-batch.
+    """Trace a factory's model at ``rows`` and ``rows + 1``, from which every micro-batch follows.
 
-    With ``loss_autocast`` the loss around a model of 16 bits is computed under autocast, as by the runner's own engine.
-    ``stand_at`` is told what is being done, for the case that the process does not live to say so.
+    With ``loss_autocast``, the loss around a 16-bit model is computed under autocast, as in the runner's own engine.
+    ``stand_at`` is called with what is being done, in case the process dies.
     """
     stand_at(f"while {name.partition(':')[0]} was imported")
     factory = factories.find(name)
@@ -53,12 +53,12 @@ def trace_subject(
     loss_autocast: bool = False,
     stand_at: Callable[[str], None] = unheard,
 ) -> Trace:
-    """Trace a model that was built under fake tensors, which must still be in effect."""
+    """Trace a model built under fake tensors, which must still be active."""
     model = subject.model.train()
-    switch_off_own(model)  # as the runner does it
+    switch_off_own(model)  # as the runner does
     repeated = repeated_blocks(model)
     tracer = Tracer(subject, repeated, as_gpu, loss_autocast, stand_at)
-    # What does least comes first, for it has to run all blocks; half comes last, for casting buffers is not undone.
+    # The least computation comes first, for it must run all blocks; half comes last: casting buffers cannot be undone.
     programs = {each: _program(tracer, rows, each) for each in sorted(numerics, key=["full", "autocast", "half"].index)}
     return Trace(
         model=type(model).__name__,
@@ -74,7 +74,7 @@ def trace_subject(
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """When cyclic garbage goes must not depend on chance; what is there already is no garbage of the trace."""
+    """Make the lifetime of cyclic garbage deterministic; what exists already is not the trace's garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -87,7 +87,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _cast(model: nn.Module, numerics: str) -> None:
-    """The formats in which weights are kept: what is frozen is kept as it is used."""
+    """Cast the weights to their formats; frozen ones to the format of their use."""
     for each in (*model.parameters(), *model.buffers()):
         if not each.is_floating_point():
             continue
@@ -102,7 +102,7 @@ def _program(tracer: Tracer, rows: int, numerics: str) -> Program:
     model = tracer.subject.model
     _cast(model, numerics)
     small, large = tracer.record(rows, numerics), tracer.record(rows + 1, numerics)
-    if small.codes != large.codes:  # the first pass may have filled caches of the model's own
+    if small.codes != large.codes:  # the first pass may have filled the model's caches
         small = tracer.record(rows, numerics)
     if (small.codes, small.numbers, small.gradients) != (large.codes, large.numbers, large.gradients):
         raise TracingError(

@@ -1,4 +1,4 @@
-"""Writes down what a micro-batch allocates, frees and saves, on tensors that have no memory behind them."""
+"""Records what a micro-batch allocates, frees and saves, on tensors without memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from memtune_runner.tracing.problems import sparse_gradient
 from memtune_runner.tracing.recording import Recording, merged
 from memtune_runner.tracing.shared_status import unheard
 
-_UNCOUNTED = -1  # a weight, a buffer, or what stands for a save in the backward pass
+_UNCOUNTED = -1  # a weight, a buffer, or a stand-in for a save in the backward pass
 
 
 class _Saved:
-    """What autograd holds in place of a tensor: its shape. When autograd lets go of this, the save is released."""
+    """What autograd holds in place of a tensor: its shape. When autograd frees it, the save is released."""
 
     __slots__ = ("dtype", "module", "number", "recorder", "shape", "strides")
 
@@ -39,10 +39,10 @@ class _Saved:
 
 
 class Recorder(TorchDispatchMode):
-    """Counts the storages that operators make. Use it, ``watching`` a model, around one micro-batch.
+    """Counts the storages that operators create. Use it around one micro-batch, with ``watching`` the model.
 
-    Autograd's saves go through hooks that keep no tensor alive, so that a tensor's death says when Python alone would
-    have let it go; the saves are events of their own.
+    Autograd's saves go through hooks that keep no tensor alive, so a tensor's death tells when Python alone would have
+    freed it; saves are events of their own.
     """
 
     def __init__(self, numbers: Numbers, as_gpu: bool, stand_at: Callable[[str], None] = unheard) -> None:
@@ -62,25 +62,25 @@ class Recorder(TorchDispatchMode):
         self._is_silent = self._is_attending = False
         self._stand_at = stand_at
         self.module = 0
-        self.operator: object = ""  # the last
+        self.operator: object = ""  # the last one
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and keeping the compiler out would cost a third of the time
+        return False  # nothing is compiled here, and keeping the compiler out would take a third of the time
 
     def note(self, code: str, number: int) -> None:
-        """One event."""
+        """Record an event."""
         self._codes.append(code)
         self._numbers.append(number)
 
     def begin_backward(self) -> None:
-        """The backward pass begins."""
+        """Record the start of the backward pass."""
         self._in_backward = True
         self.note(events.BACKWARD, 0)
 
     @property
     def module(self) -> int:
-        """The number of the module that runs."""
+        """The number of the running module."""
         return self._module
 
     @module.setter
@@ -90,11 +90,11 @@ class Recorder(TorchDispatchMode):
 
     @property
     def module_name(self) -> str:
-        """Where the operator ran that came last."""
+        """The name of the module in which the last operator ran."""
         return self._names.names[self.module]
 
     def recording(self) -> Recording:
-        """Everything up to here."""
+        """Return everything recorded so far."""
         sums = self._sums if self._as_gpu else []
         return merged(
             self._codes, self._numbers, self._sizes, self._made_by, self._inputs, self._gradients, dict(sums)
@@ -104,9 +104,9 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
-            return NotImplemented  # its plain tensors come here afterwards
+            return NotImplemented  # its plain tensors arrive here later
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # asked all the time
+            return args[0].fake_device  # called all the time
         self.operator = func
         result = func(*args, **(kwargs or {}))
         if self._is_silent or func is torch.ops.aten.detach.default:
@@ -119,24 +119,24 @@ class Recorder(TorchDispatchMode):
             for size in kernels.temporary_bytes(func, args):
                 self.note(events.DROP, self._make(size, events.OTHER))
         if self._in_backward and func is torch.ops.aten.add.Tensor:
-            # The engine adds up gradients. On a GPU it does so in place where nobody else holds one of them; under a
-            # dispatch mode never.
+            # The autograd engine sums gradients. On a GPU it does so in place if it holds the only reference; under a
+            # dispatch mode it never does.
             operands = (self._number(each) for each in args if isinstance(each, torch.Tensor))
             self._sums.append((self._number(result), tuple(each for each in operands if each != _UNCOUNTED)))
         return result
 
     @contextmanager
     def attending(self) -> Iterator[None]:
-        """What is made now is the result of an attention kernel."""
+        """Mark everything allocated as the result of an attention kernel."""
         self._is_attending = True
         yield
         self._is_attending = False
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Follow the modules of a model, its blocks, its saves and its gradients."""
+        """Follow a model's modules, blocks, saves and gradients."""
         whole = [*model.parameters(), *model.buffers()]
-        # A deep copy of a fake tensor has another storage than its views, which must live for as long.
+        # A deep copy of a fake tensor has another storage than its views, which must live as long.
         views = [tensor.detach() for tensor in whole]
         for tensor in (*whole, *views):
             self._count(tensor.untyped_storage(), _UNCOUNTED)
@@ -144,7 +144,7 @@ class Recorder(TorchDispatchMode):
             yield
 
     def enter(self, block: int, given: Any) -> None:
-        """A block is called with this."""
+        """Record the call of a block with its inputs."""
         going_in = {self._number(each) for each in tree_iter(given) if isinstance(each, torch.Tensor)}
         self._inputs.append(sorted(going_in - {_UNCOUNTED}))
         self.note(events.ENTER, block)
@@ -153,25 +153,25 @@ class Recorder(TorchDispatchMode):
             self.note(events.FIRST, block)
 
     def keep(self, tensor: torch.Tensor) -> _Saved | None:
-        """A save that a library would make beside autograd's; nothing of what is there in any case."""
+        """Record a save that a library would make besides autograd's; None for weights and buffers."""
         if self._number(tensor) == _UNCOUNTED:
             return None
         return self._save(events.KEEP, tensor)
 
     def ask_for(self, saved: _Saved) -> None:
-        """The backward pass comes to a save."""
+        """Record that the backward pass uses a save."""
         self.module = saved.module
         self.note(events.UNPACK, saved.number)
 
     def saw_gradient(self, number: int, weight: torch.Tensor) -> None:
-        """A weight has its gradient; an autograd function that gives it none leaves it as one that is not used."""
+        """Record a weight's gradient; without one, an autograd function left the weight unused."""
         if weight.grad is None:
             return
         if weight.grad.layout is not torch.strided:
             raise sparse_gradient(self.module_name, self._names.weight_names[number])
         self._gradients.append(number)
         tensor = self._number(weight.grad)
-        # A gradient that is an alias of something else is a copy on every GPU.
+        # A gradient that aliases something else is copied on every GPU.
         self.note(events.GRADIENT, self._make(weight.grad.nbytes, events.OTHER) if tensor == _UNCOUNTED else tensor)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
@@ -208,7 +208,7 @@ class Recorder(TorchDispatchMode):
         return len(self._sizes) - 1
 
     def _number(self, tensor: torch.Tensor) -> int:
-        """The number of the tensor's memory; what is met for the first time gets one."""
+        """Return the number of the tensor's storage, assigned when it is first seen."""
         self._see(tensor, events.OTHER)
         found = self._counted.get(tensor.untyped_storage()._cdata)
         return _UNCOUNTED if found is None else found[1]

@@ -1,4 +1,4 @@
-"""What was recorded of a micro-batch, put in order."""
+"""The recording of a micro-batch, in canonical order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtune.wire import trace as events
 
 
 class Recording(NamedTuple):
-    """The events of one micro-batch, and the bytes of its tensors."""
+    """The events of one micro-batch and the bytes of its tensors."""
 
     codes: str
     numbers: list[int]
@@ -30,8 +30,8 @@ def merged(
     gradients: list[int],
     operands: Mapping[int, tuple[int, ...]],
 ) -> Recording:
-    """The recording; each sum of gradients, of which ``operands`` are told, takes the place of one that ended there."""
-    same: dict[int, int] = {}  # a sum, and the tensor that it takes the place of
+    """Build the recording; a sum of gradients from ``operands`` reuses the memory of an operand that ended there."""
+    same: dict[int, int] = {}  # a sum, and the tensor whose memory it reuses
     dropped: set[int] = set()  # positions
     tensor = -1
     candidate = -1
@@ -71,7 +71,7 @@ def merged(
 
 
 def in_order(codes: Sequence[str], numbers: Sequence[int]) -> list[int]:
-    """The numbers with those of tensors that are dropped at one moment sorted: autocast's cache has no order."""
+    """Return the numbers with tensors freed at the same moment sorted, since autocast's cache has no order."""
     ordered: list[int] = []
     for code, group in groupby(zip(codes, numbers, strict=True), key=itemgetter(0)):
         found = [number for _, number in group]

@@ -1,8 +1,8 @@
-"""What a trace tells for DeepSpeed's stage 3 alone: when modules need their own weights, what its products keep.
+"""Records for ZeRO-3 when modules need their own weights and what frozen products keep.
 
-Read in deepspeed/runtime/zero (parameter_offload.py, linear.py) of 0.19: weights are gathered before a module's forward
-pass and before the first gradient of what it returned, and let go of after either pass; the backward pass of a module
-is over when the gradients of what it was given are there. A product keeps its input also where its weight is frozen.
+From deepspeed/runtime/zero (parameter_offload.py, linear.py) of 0.19: weights are gathered before a module's forward
+pass and before the first gradient of its output, and released after either pass. The backward pass of a module ends
+when the gradients of its inputs are there. A product keeps its input even if its weight is frozen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memtune_runner.tracing.recorder import Recorder
 
 @contextmanager
 def sharded_weights(model: nn.Module, recorder: Recorder, numbers: Mapping[nn.Parameter, int]) -> Iterator[None]:
-    """Follow modules, of which some have weights of their own that are sharded, and products with frozen weights."""
+    """Follow modules with sharded weights of their own, and products with frozen weights."""
     with ExitStack() as stack:
         for module in model.modules():
             own = [each for each in module.parameters(recurse=False) if each.numel() > PERSISTENT_ELEMENTS]
@@ -38,18 +38,18 @@ def sharded_weights(model: nn.Module, recorder: Recorder, numbers: Mapping[nn.Pa
 
 
 class _Followed:
-    """A module, as it is called and as gradients pass it."""
+    """Follows the forward and backward pass of a module."""
 
     def __init__(self, recorder: Recorder, weights: list[int]) -> None:
         self._recorder, self._weights = recorder, weights
 
     def begin(self, _module: nn.Module, args: Any) -> Any:
-        """Before the forward pass; what is given to the module passes a place that sees its gradient."""
+        """Begin the forward pass; route the module's inputs through a function that sees their gradients."""
         self.come()
         return tree_map_only(torch.Tensor, _Call(self).given, args) if self._weights else None
 
     def end(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        """After it."""
+        """End the forward pass."""
         self.go()
         for each in tree_iter(output):
             if isinstance(each, torch.Tensor) and each.requires_grad:
@@ -59,20 +59,20 @@ class _Followed:
         self.come()
 
     def come(self) -> None:
-        """A pass comes to the module."""
+        """Record that a pass reaches the module."""
         for weight in self._weights:
             self._recorder.note(events.NEED, weight)
         if not self._weights:
             self._recorder.note(events.MODULE, 0)
 
     def go(self) -> None:
-        """And leaves it."""
+        """Record that a pass leaves the module."""
         for weight in self._weights:
             self._recorder.note(events.SPARE, weight)
 
 
 class _Call:
-    """Notes that all gradients of what a call of a module was given are there."""
+    """Detects when the gradients of all inputs of a call are there."""
 
     def __init__(self, followed: _Followed) -> None:
         self._followed = followed
@@ -111,7 +111,7 @@ def _product(
     bias: torch.Tensor | None = None,
 ) -> Any:
     learns = input.requires_grad or (bias is not None and bias.requires_grad)
-    # Under autocast, which casts the weight, it is no product of the model's own.
+    # Autocast casts the weight, so the product is not the model's own.
     is_plain = not is_traceable_wrapper_subclass_type(type(weight)) and not torch.is_autocast_enabled("cpu")
     if weight.requires_grad or not learns or not torch.is_grad_enabled() or not is_plain:
         return linear(input, weight, bias)
@@ -119,7 +119,7 @@ def _product(
 
 
 class _Product(torch.autograd.Function):
-    """A product with a frozen weight that tells what stage 3 would do with its input."""
+    """A product with a frozen weight that records what stage 3 does with its input."""
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, linear: Any, *operands: Any) -> Any:

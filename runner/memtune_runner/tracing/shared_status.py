@@ -1,4 +1,4 @@
-"""What the process that traces tells the one that watches it, also in case that it has no time for last words."""
+"""Shared memory in which the trace process leaves its current place and outcome for its parent."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _PLACE, _OUTCOME = 0, _PART_BYTES
 
 
 class Board:
-    """Two texts in memory that a fork shares: no factory can close it, as it can a pipe, and no death loses it."""
+    """Two texts in memory shared by a fork: unlike a pipe, no factory can close it and no crash loses it."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 2 * _PART_BYTES)
 
     def stand_at(self, place: str) -> None:
-        """Tell what is being done from now on."""
+        """Write what is being done from now on."""
         self._write(_PLACE, place)
 
     def conclude(self, outcome: str) -> None:
-        """Tell how it ended, as the last thing."""
+        """Write the outcome, as the last act."""
         self._write(_OUTCOME, outcome)
 
     @property
     def place(self) -> str:
-        """What was done last."""
+        """The last place written."""
         return self._read(_PLACE)
 
     @property
     def outcome(self) -> str:
-        """How it ended; empty if that was never told."""
+        """The outcome; empty if none was written."""
         return self._read(_OUTCOME)
 
     def _write(self, start: int, text: str) -> None:
@@ -46,4 +46,4 @@ class Board:
 
 
 def unheard(_place: str) -> None:
-    """Nobody asks where the trace stands."""
+    """Ignore the place of the trace."""

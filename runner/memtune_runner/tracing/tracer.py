@@ -1,4 +1,4 @@
-"""Records micro-batches of one model; of long rows of like blocks a part is run, once it is sure that this will do."""
+"""Records micro-batches of one model, running only part of a long row of identical blocks where that is valid."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from memtune_runner.tracing.unfolding import IrregularError, unfold
 class Tracer:
     """Records one model.
 
-    The first micro-batch runs all blocks, and what the shortened rows give must be equal to it. Otherwise, and if
-    later they turn out to be irregular, everything runs all blocks.
+    The first micro-batch runs all blocks, and unfolding the shortened rows must give the same result. If it does not,
+    or if rows turn out to be irregular later, everything runs all blocks.
     """
 
     def __init__(
@@ -49,28 +49,28 @@ class Tracer:
         self._is_sure = not self._folds
 
     def record(self, rows: int, numerics: str) -> Recording:
-        """What a micro-batch of so many rows does."""
+        """Return the recording of a micro-batch of ``rows`` rows."""
         if not self._is_sure:
             return self._compared(rows, numerics)
         return self._folded(rows, numerics) or self._run(rows, numerics)
 
     def _compared(self, rows: int, numerics: str) -> Recording:
         self._is_sure = True
-        self._folded(rows, numerics)  # fills caches of the model's own
+        self._folded(rows, numerics)  # fills the model's caches
         whole = self._run(rows, numerics)
         if self._folded(rows, numerics) != whole:
             self._folds = []
         return whole
 
     def _folded(self, rows: int, numerics: str) -> Recording | None:
-        """The recording of all blocks, of which some have run; none, if they are not alike."""
+        """Return the recording of all blocks from a run of some; None if they are not identical."""
         try:
             with folded(self._folds):
                 recording = self._run(rows, numerics)
             for fold in self._folds:
                 recording = unfold(recording, fold, self.numbers)
         except (IrregularError, TracingError):
-            # If it is not for the shortened rows, running all of them will tell.
+            # If the shortened rows are not the cause, running all blocks will tell.
             self._folds = []
             return None
         return recording
@@ -86,12 +86,12 @@ class Tracer:
                 stack.enter_context(gpu_casts())
             stack.enter_context(usual_paths(self.assumed))
             if numerics == "half":
-                # As DeepSpeed's engine and FSDP do it.
+                # DeepSpeed's engine and FSDP do the same.
                 hook = model.register_forward_pre_hook(CastInputs(torch.bfloat16), with_kwargs=True)
                 stack.callback(hook.remove)
-                # Within the model autocast is off: only what is around it is computed so.
+                # Autocast is off within the model and on only around it.
                 stack.enter_context(replaced(model, "forward", torch.autocast("cpu", enabled=False)(model.forward)))
-            if numerics != "autocast":  # which DeepSpeed leaves to others
+            if numerics != "autocast":  # DeepSpeed leaves it to others
                 stack.enter_context(sharded_weights(model, recorder, self.numbers.weights))
             stack.enter_context(recorder)
             try:

@@ -1,7 +1,7 @@
-"""The recording of a whole model, from that of one whose rows of blocks were shortened.
+"""Reconstructs the recording of a whole model from one with shortened rows of blocks.
 
-Two periods in the middle of a row must have done the same, each with its own tensors, those of its neighbours and those
-of no period; then all that were left out did that, too.
+Two periods in the middle of a row must have done the same, each with its own tensors, its neighbours' and those of no
+period; then all periods left out did the same, too.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from memtune_runner.tracing.folding import PERIODS, Fold
 from memtune_runner.tracing.following import Numbers
 from memtune_runner.tracing.recording import Recording, in_order
 
-# Of the six periods, the two that are compared: copies come between them.
+# The two compared periods of the six; the copies go between them.
 _LEFT, _RIGHT = PERIODS // 2 - 1, PERIODS // 2
 
 
 class IrregularError(Exception):
-    """The periods of a row do not do the same, so that all of them have to run."""
+    """The periods of a row differ, so all of them must run."""
 
 
 class _Own(NamedTuple):
-    """A tensor or a save that a period made; made relative, ``period`` says how many periods away."""
+    """A tensor or save created by a period; if relative, ``period`` is a distance in periods."""
 
     period: int
     is_backward: bool
@@ -34,28 +34,28 @@ class _Own(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """An event with what it names: modules, blocks and weights by number, tensors and saves by number or as `_Own`."""
+    """An event and what it refers to: modules, blocks and weights by number, tensors and saves by number or `_Own`."""
 
     code: str
     about: Any
     made: Any = None
-    details: Any = None  # bytes and maker of what is made, what goes into a block, the weight of a gradient
+    details: Any = None  # size and maker of an allocation, inputs of a block, weight of a gradient
 
 
 class _Span(NamedTuple):
-    """The numbers of a row's blocks, modules or weights: from ``first`` on, ``stride`` of them in each period."""
+    """The numbers of a row's blocks, modules or weights: ``stride`` per period, starting at ``first``."""
 
     first: int
     stride: int
     end: int
 
     def moved(self, number: int, periods: int) -> int:
-        """What another period has in the place of this."""
+        """Return the number at the same place in another period."""
         return number + periods * self.stride if self.first <= number < self.end else number
 
 
 def unfold(recording: Recording, fold: Fold, numbers: Numbers) -> Recording:
-    """The recording with the periods that were left out."""
+    """Return the recording with the periods that were left out."""
     return _written(_Unfolding(recording, fold, numbers).steps())
 
 
@@ -72,7 +72,7 @@ class _Unfolding:
         self._events = list(zip(places, _read(recording, places), strict=True))
 
     def steps(self) -> Iterator[_Step]:
-        """All events, those of the periods that did not run among them."""
+        """Yield all events, including those of the periods that did not run."""
         patterns = {way: self._pattern(_LEFT, way) for way in (False, True)}
         if any(patterns[way] != self._pattern(_RIGHT, way) for way in patterns) or self._has_strangers():
             raise IrregularError
@@ -90,16 +90,16 @@ class _Unfolding:
                     yield from self._copy(patterns[False], period)
 
     def _pattern(self, period: int, is_backward: bool) -> list[_Step]:
-        """What a period does, told as if it were the left one."""
+        """Return a period's events, translated to the left period."""
         steps = [step for place, step in self._events if place == (period, is_backward)]
         return [self._moved(step, period, _LEFT, self._moves(period)) for step in steps]
 
     def _moves(self, period: int) -> int:
-        """Periods between the left one and this, among all that the model has."""
+        """Return the distance from the left period to this one, among all periods of the model."""
         return period - _LEFT + (self._extra if period >= _RIGHT else 0)
 
     def _has_strangers(self) -> bool:
-        """Whether others than neighbours use either period, but for dropping something of both at one moment."""
+        """Whether others than neighbours use either period, except to free a tensor of both at the same moment."""
         moment = 0
         dropped: Counter[tuple[int, _Own]] = Counter()
         for place, step in self._events:
@@ -115,13 +115,13 @@ class _Unfolding:
             yield self._moved(step, _LEFT, period, _LEFT - period)
 
     def _final(self, place: tuple[int, bool] | None, step: _Step) -> _Step:
-        """A step of a period that ran, with tensors where they are in the whole."""
-        # What comes after the left period is a copy now; what comes before the right one, too.
+        """Return a step of a period that ran, with its tensors renumbered for the whole model."""
+        # Everything after the left period, or before the right one, is a copy now.
         first = {_LEFT: PERIODS, _RIGHT: 0}.get(place[0] if place else -1, _RIGHT)
         return _renamed(step, lambda own: own._replace(period=own.period + self._extra * (own.period >= first)))
 
     def _moved(self, step: _Step, period: int, to: int, back: int) -> _Step:
-        """The same step as another period does it, which comes ``back`` periods earlier."""
+        """Translate a step to another period, which comes ``back`` periods earlier."""
         step = _renamed(step, lambda own: own._replace(period=own.period - period + to))
         if step.code == events.ALLOC:
             return step._replace(about=self._modules.moved(step.about, -back))
@@ -143,7 +143,7 @@ def _renamed(step: _Step, rename: Callable[[_Own], _Own]) -> _Step:
 
 
 def _is_strange(place: tuple[int, bool] | None, step: _Step) -> bool:
-    """Whether an event is about something of the two periods, and of neither of them nor of a neighbour."""
+    """Whether an event refers to one of the two periods from outside of it and its neighbours."""
     return any(
         own.period in (_LEFT, _RIGHT) and (place is None or abs(own.period - place[0]) > 1) for own in _named(step)
     )
@@ -155,7 +155,7 @@ def _named(step: _Step) -> Iterator[_Own]:
 
 
 def _span(groups: Sequence[Sequence[int]]) -> _Span:
-    """Numbers that rise alike from period to period."""
+    """Return the span of numbers that rise evenly from period to period."""
     if not groups[0]:
         return _Span(0, 0, 0)
     stride = groups[1][0] - groups[0][0]
@@ -165,7 +165,7 @@ def _span(groups: Sequence[Sequence[int]]) -> _Span:
 
 
 def _places(recording: Recording, periods: Sequence[Sequence[int]]) -> list[tuple[int, bool] | None]:
-    """For every event the inner period to which it belongs, and whether in its backward pass."""
+    """Return for each event its inner period and whether it is in the backward pass."""
     entered, reached = _bounds(recording)
     places: list[tuple[int, bool] | None] = [None] * len(recording.codes)
     for period in range(1, PERIODS - 1):
@@ -181,7 +181,7 @@ def _places(recording: Recording, periods: Sequence[Sequence[int]]) -> list[tupl
 
 
 def _bounds(recording: Recording) -> tuple[dict[int, int], dict[int, int]]:
-    """Where each block is entered, and where the backward pass comes to it: to a weight of it, or to a save."""
+    """Return where each block is entered, and where the backward pass reaches it: at a weight or a save."""
     entered: dict[int, int] = {}
     reached: dict[int, int] = {}
     block_of_save: list[int] = []

@@ -1,1 +1,1 @@
-"""The virtual GPU: CPU tensors, counted as a GPU would count them."""
+"""The virtual GPU: CPU tensors, counted as on a GPU."""

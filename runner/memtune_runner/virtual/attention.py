@@ -1,6 +1,6 @@
-"""Attention with dropout on the virtual GPU: it keeps what a GPU's kernel keeps.
+"""Attention with dropout on the virtual GPU, keeping the same tensors as a GPU's kernel.
 
-torch's fused kernel for the CPU knows no dropout, so that the CPU would keep all scores, which no GPU does.
+torch's fused CPU kernel has no dropout, so the CPU would keep all scores, which no GPU does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ plain: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
 def is_the_kernels(
     inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool
 ) -> bool:
-    """Whether a GPU's kernel stands in for dropout: as far as there is one, and room made for its gradients."""
+    """Whether a GPU has a fused kernel for these inputs whose gradients are modelled here (a mask's are not)."""
     return is_fused(inputs, mask, is_causal, shares_heads) and not (mask is not None and mask.requires_grad)
 
 
@@ -34,7 +34,7 @@ def attention(
     is_causal: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """What ``torch.nn.functional.scaled_dot_product_attention`` computes."""
+    """Compute ``torch.nn.functional.scaled_dot_product_attention``."""
     compute = partial(plain, dropout_p=dropout_p, is_causal=is_causal, **options)
     if not dropout_p:
         return compute(query, key, value, attn_mask)
@@ -46,7 +46,7 @@ def attention(
 
 
 class _Attention(FlashAttention):
-    """The tensors of the GPU's kernel, with true values. Scores are made again in the backward pass, out of sight."""
+    """The GPU kernel's tensors with true values. The backward pass recomputes scores without counting them."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
@@ -58,7 +58,7 @@ class _Attention(FlashAttention):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        # All that is saved is there until the kernel ends.
+        # All saved tensors live until the kernel ends.
         query, key, value, mask, *_rest = ctx.saved_tensors
         made = attention_gradients(query, key, value)
         with _disable_current_modes(), torch.enable_grad(), torch.random.fork_rng(devices=()):

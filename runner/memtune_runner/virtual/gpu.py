@@ -1,12 +1,12 @@
-"""The virtual GPU: CPU tensors, counted as a CUDA device of a given size would count them.
+"""The virtual GPU: CPU tensors, counted as on a CUDA device of a given size.
 
-What an operator computes inside its kernel and drops again is not seen: on the CPU that is another algorithm than on
-the GPU, so its temporaries say nothing about HBM. Everything that outlives one operator is counted.
+Temporaries inside an operator are not counted: the CPU uses another algorithm, so they say nothing about HBM.
+Everything that outlives one operator is counted.
 
-Two things are counted that a GPU would not hold. Under any dispatch mode torch adds up gradients out of place
-(isTensorSubclassLike in ATen/TensorSubclassLikeUtils.h), so where several meet in one tensor, one more of them may be
-alive at the peak. And host memory that the training thread computes with, such as a batch that is put together there:
-nothing tells it from the GPU's, which is why plans that offload are refused.
+Two things are counted that a GPU would not hold. Under any dispatch mode torch adds gradients out of place
+(isTensorSubclassLike in ATen/TensorSubclassLikeUtils.h), so where several meet in one tensor, one more may be alive at
+the peak. And host memory that the training thread computes with, such as a batch being assembled, cannot be told from
+the GPU's, which is why plans with an offload are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STATISTICS = ("allocated_bytes", "active_bytes", "inactive_split_bytes", "reque
 
 
 class _Entry(NamedTuple):
-    """One storage that is alive, and the block that stands for it. The weakref is kept so that it can fire."""
+    """A live storage and its block. The weakref is kept so that it can fire."""
 
     storage: weakref.ref[torch.UntypedStorage]
     size_bytes: int
@@ -38,11 +38,11 @@ class _Entry(NamedTuple):
 
 
 class VirtualGpu(TorchDispatchMode):
-    """Counts every CPU storage that an operator of this thread touches, as long as it lives.
+    """Counts every CPU storage that an operator of this thread touches, for as long as it lives.
 
     Use it as a context around the training script. Over the budget it raises ``torch.OutOfMemoryError`` in CUDA's
-    words. ``budget_from_step`` lets a rehearsal shrink the budget: ``{3: GIB}`` leaves 1 GiB once three steps have
-    ended (at once for step 0), and takes what is cached, which would hide the loss.
+    words. ``budget_from_step`` lets a rehearsal shrink the budget: ``{3: GIB}`` leaves 1 GiB after three steps (step 0:
+    at once), and frees cached memory, which would hide the loss.
     """
 
     _active: VirtualGpu | None = None
@@ -65,15 +65,14 @@ class VirtualGpu(TorchDispatchMode):
 
     @property
     def budget_bytes(self) -> int:
-        """The size of the GPU; it may shrink from one step to the next."""
+        """The size of the GPU, which may shrink between steps."""
         return self._budget_bytes
 
     def __enter__(self) -> VirtualGpu:
         if VirtualGpu._active is not None:
             raise RuntimeError("a virtual GPU is active already; leave it first, two would count every tensor twice")
         VirtualGpu._active = self
-        # FSDP2 frees and regrows its unsharded parameters by resizing the storage, which is no operator and so
-        # passes every dispatch mode by.
+        # FSDP2 frees and regrows its unsharded parameters by resizing their storage, which no dispatch mode sees.
         torch.UntypedStorage.resize_ = self._resizing()  # type: ignore[method-assign]  # see above: no other way in
         functional.scaled_dot_product_attention = virtual_attention.attention  # type: ignore[assignment]  # options go on
         super().__enter__()  # type: ignore[no-untyped-call]  # as above
@@ -81,7 +80,7 @@ class VirtualGpu(TorchDispatchMode):
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]  # as above
-        del torch.UntypedStorage.resize_  # the inherited method shows again
+        del torch.UntypedStorage.resize_  # restores the inherited method
         functional.scaled_dot_product_attention = virtual_attention.plain
         VirtualGpu._active = None
 
@@ -89,7 +88,7 @@ class VirtualGpu(TorchDispatchMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
-            return NotImplemented  # DTensor and its like unwrap first; their plain tensors come here afterwards
+            return NotImplemented  # DTensor and others unwrap first; their plain tensors arrive here later
         result = func(*args, **(kwargs or {}))
         for each in tree_iter((args, kwargs, result)):
             if isinstance(each, torch.Tensor):
@@ -97,7 +96,7 @@ class VirtualGpu(TorchDispatchMode):
         return result
 
     def step_ended(self) -> None:
-        """Tell that an optimizer step is over; from here on another budget may hold."""
+        """End an optimizer step; the next one may have another budget."""
         self._steps += 1
         budget_bytes = self._budget_from_step.get(self._steps)
         if budget_bytes is not None:
@@ -107,7 +106,7 @@ class VirtualGpu(TorchDispatchMode):
             self._allocator.set_limit(budget_bytes)
 
     def memory_stats(self) -> dict[str, int]:
-        """The counters by the names of ``torch.cuda.memory_stats``."""
+        """Return the counters under the names of ``torch.cuda.memory_stats``."""
         self._forget_dead()
         stats = self._allocator.stats()
         counters = {"num_alloc_retries": stats.retries, "num_ooms": stats.ooms}
@@ -122,12 +121,12 @@ class VirtualGpu(TorchDispatchMode):
         self._allocator.reset_peak()
 
     def largest_free_block_bytes(self) -> int:
-        """The largest block that is cached and not in use."""
+        """Return the size of the largest free cached block."""
         self._forget_dead()
         return self._allocator.stats().largest_free_block_bytes
 
     def empty_cache(self) -> None:
-        """Give unused segments back to the device, as ``torch.cuda.empty_cache`` does."""
+        """Return unused segments to the device, as ``torch.cuda.empty_cache`` does."""
         self._forget_dead()
         self._allocator.empty_cache()
 
@@ -140,7 +139,7 @@ class VirtualGpu(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         if storage.device.type != "cpu":
-            return  # a fake tensor: it calls itself a CPU tensor and has nothing behind it
+            return  # a fake tensor, which claims to be on the CPU but has no memory
         self._forget_dead()
         entry = self._entries.get(storage._cdata)
         size_bytes = storage.nbytes()
@@ -153,11 +152,11 @@ class VirtualGpu(TorchDispatchMode):
     def _track(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
         key, dead = storage._cdata, self._dead
         handle = self._allocate(size_bytes)
-        # The callback may run in the middle of anything, the allocator included: it only takes a note.
+        # The callback may run at any point, even within the allocator, so it only takes a note.
         self._entries[key] = _Entry(weakref.ref(storage, lambda _: dead.append(key)), size_bytes, handle)
 
     def _forget_dead(self) -> None:
-        # Late, but never too late: no allocation comes between a death and this, so that every peak is the true one.
+        # Deferred but never too late: no allocation comes between a death and this, so every peak is exact.
         while self._dead:
             self._allocator.free(self._entries.pop(self._dead.popleft()).handle)
 
@@ -187,18 +186,18 @@ class VirtualGpu(TorchDispatchMode):
 
 
 def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The strided tensors that a sparse tensor is made of."""
+    """Return the strided tensors that make up a sparse tensor."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return ()  # an opaque oneDNN tensor: a layout of the CPU's alone
+    return ()  # an opaque oneDNN tensor, a layout that only the CPU has
 
 
 def _in_words_of_cuda(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
-    """The message of CUDACachingAllocator.cpp (pytorch/pytorch), which scripts and tools match against."""
+    """Format the message of CUDACachingAllocator.cpp (pytorch/pytorch), which scripts and tools match."""
     free_bytes = max(budget_bytes - refusal.reserved_bytes, 0)
     cached_bytes = refusal.reserved_bytes - refusal.allocated_bytes
     return (

@@ -1,4 +1,4 @@
-"""The files beside the report of a run that ran out of memory: who held it, by component and by line of code."""
+"""Text files beside the report of an out-of-memory run: memory by component and by line of code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INNER = ("/torch/", "/deepspeed/", "??", "<frozen")
 
 
 def top_sites(snapshot: Mapping[str, Any]) -> list[ReportedComponent]:
-    """The lines of code that hold most bytes, from a snapshot of torch.cuda.memory with recorded history."""
+    """Return the lines of code that hold most bytes, from a torch.cuda.memory snapshot with recorded history."""
     sizes: Counter[str] = Counter()
     for segment in snapshot.get("segments", ()):
         for block in segment["blocks"]:
@@ -30,7 +30,7 @@ def top_sites(snapshot: Mapping[str, Any]) -> list[ReportedComponent]:
 def write_companion(
     directory: Path, rank: int, parts: Iterable[ReportedComponent], sites: Iterable[ReportedComponent]
 ) -> None:
-    """Write both tables as text. A directory that cannot be written costs the file, not the report."""
+    """Write both tables as text. If the directory is not writable, the files are lost but not the report."""
     lines = ["by component", *map(_line, parts), "", "by line of code", *map(_line, sites), ""]
     try:
         (directory / f"memory-rank-{rank}.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -45,5 +45,5 @@ def _line(component: ReportedComponent) -> str:
 def _site(frames: Iterable[Mapping[str, Any]]) -> str:
     named = [f"{each['filename']}:{each['line']} {each['name']}" for each in frames]
     own = (each for each in named if not any(part in each for part in _INNER))
-    # The recording begins before CUDA does. What it has no stack of was allocated by a thread that runs no Python.
+    # Recording starts before CUDA. Allocations without a stack come from a thread that runs no Python.
     return next(own, named[0] if named else "backward pass: autograd's thread runs no line of Python")

@@ -1,4 +1,4 @@
-"""What the memory of this rank is taken by, from the tensors that are alive: asked once, when memory has run out."""
+"""Attributes this rank's memory to components (weights, optimizer states, ...) after an out-of-memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ACTIVATIONS = "activations and others"
 
 
 def largest_components(allocated_bytes: int, device_type: str) -> tuple[ReportedComponent, ...]:
-    """The components of the allocated bytes by the names of a prediction, the largest first.
+    """Return the components of the allocated bytes under the names that predictions use, largest first.
 
-    Whatever is neither a weight nor belongs to an optimizer is counted as activations.
+    Everything but weights, gradients and optimizer states counts as activations.
     """
     parameters, optimizers = _alive()
     groups = [group for each in optimizers for group in each.param_groups]
@@ -36,16 +36,16 @@ def largest_components(allocated_bytes: int, device_type: str) -> tuple[Reported
 
 
 def _alive() -> tuple[list[torch.nn.Parameter], list[torch.optim.Optimizer]]:
-    # By type, not by isinstance: that would call the properties of whatever proxies a script may hold.
+    # By type, not isinstance, which would evaluate the properties of proxy objects in the script.
     objects = [(each, type(each)) for each in gc.get_objects()]
     parameters = [each for each, kind in objects if issubclass(kind, torch.nn.Parameter)]
     optimizers = [each for each, kind in objects if issubclass(kind, torch.optim.Optimizer)]
-    # A wrapper around an optimizer has no groups of its own until it is ready.
+    # A wrapper around an optimizer has no groups until it is ready.
     return parameters, [each for each in optimizers if hasattr(each, "param_groups") and hasattr(each, "state")]
 
 
 def _data(parameter: Any) -> Any:
-    """What this rank holds of a parameter: of one that ZeRO-3 has partitioned, its part."""
+    """Return what this rank holds of a parameter: under ZeRO-3, its partition."""
     return getattr(parameter, "ds_tensor", parameter)
 
 
@@ -60,10 +60,10 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _size_bytes(tensors: Iterable[Any], device_type: str, seen: set[int]) -> int:
-    """The bytes behind the tensors on the device; a storage that was counted before is not counted again."""
+    """Return the tensors' bytes on the device, counting each storage once."""
     size_bytes = 0
     for each in tensors:
-        tensor = getattr(each, "_local_tensor", each)  # of a DTensor, this rank's shard
+        tensor = getattr(each, "_local_tensor", each)  # a DTensor's local shard
         if tensor is None or tensor.device.type != device_type:
             continue
         storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""Writes down what one rank went through, as the report that the launcher makes the run's report of."""
+"""Builds one rank's report, from which the launcher makes the run's report."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
 
 if TYPE_CHECKING:
-    from memtune_runner.watch.watch import Watch  # needs torch, which a script may never import
+    from memtune_runner.watch.watch import Watch  # needs torch, which the script may never import
 
 
 def hung(silent_seconds: float) -> Failure:
-    """The failure of a run that stood still."""
+    """The failure of a run that hangs."""
     message = f"no optimizer step ended for {silent_seconds:.0f} s; the stack traces of all threads are in the log"
     return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
 
 
 def bad_input(error: Exception) -> Failure:
-    """The failure of a run that was given what cannot work."""
+    """The failure of a run with bad input."""
     ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
     return Failure(ending, EXIT_CODES[ending], str(error))
 
@@ -50,7 +50,7 @@ def report_of(
     load: CheckpointLoad | None = None,
     length: TrainingLength | None = None,
 ) -> Report:
-    """The report of one rank. ``watch`` is None where the script never imported torch."""
+    """Return one rank's report. ``watch`` is None if the script never imported torch."""
     saved = checkpoints.newest_known(settings)
     report = Report(
         ending=failure.ending,
@@ -78,7 +78,7 @@ def report_of(
 
 
 def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: TrainingLength) -> dict[str, Any]:
-    """This rank's share of what the training has behind it, with what it resumed from, and of what it has in all."""
+    """Return this rank's share of the samples trained so far, including those resumed from, and of the total."""
     counted, resumed = watch.tally.trained_samples, length.resumed_samples
     if counted is None:
         return {}
@@ -90,7 +90,7 @@ def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: Trai
 
 
 def _resumed(load: CheckpointLoad | None, rank: Rank) -> int | None:
-    """The samples that were resumed from. Other ranks than the first may have been given what that one has loaded."""
+    """Return the samples resumed from. Rank 0 may have loaded the checkpoint for the other ranks."""
     return load.samples if load is not None and (load.is_done or rank.rank == 0) else None
 
 
@@ -100,16 +100,16 @@ def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None)
     if watch is not None and watch.counter.skipped:
         return f"the loss scaler skipped every one of {watch.counter.skipped} optimizer steps: the gradients overflow"
     if load is not None:
-        # What was loaded may have been the end of the training. The first rank may have loaded it for all.
+        # The checkpoint may have been the end of the training, and rank 0 may have loaded it for all.
         return "" if load.is_done or rank.rank else load.unused
     return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
 
 
 def _measured(report: Report, watch: Watch) -> Report:
-    """With all that the watch has seen."""
+    """Add everything that the watch measured."""
     watch.note_saves()
     accumulation = watch.settings.plan.accumulation
-    # What takes how long where nothing is computed says nothing of a GPU.
+    # An emulated GPU computes nothing, so its durations say nothing about a real one.
     is_timed = watch.settings.device is not Device.EMULATED
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
@@ -119,7 +119,7 @@ def _measured(report: Report, watch: Watch) -> Report:
         warnings=script_warnings.told(evaluation),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
-        # Of a hang another thread tells: to that one GPU 0 is the current device, and asking it may never end.
+        # The watchdog's thread reports a hang; its current device is GPU 0, and querying it might block.
         memory=watch.record.memory() if report.ending is Ending.HUNG else _memory(watch),
         applied=watch.applied(),
         step_seconds=seconds,
@@ -145,7 +145,7 @@ def _memory(watch: Watch) -> Memory:
 
 
 def _of_probe(watch: Watch) -> dict[str, Any]:
-    """What a probe has seen of what the real run will do, and step by step; a train run does not need to say."""
+    """Return what a probe saw of the later run, and its steps; a train run does not report these."""
     settings, probe = watch.settings, watch.probe
     if probe is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a model says about the engine around it: which one it is, how much it shards, and in which dtypes."""
+"""Detects the engine around a model (DDP, FSDP, DeepSpeed), its sharding and its dtypes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 
 import torch
 
-# The classes by which engines show themselves, also where they are bases or mixed in.
+# The classes that identify an engine, also as base classes or mixins.
 _BACKENDS = {
     "DeepSpeedEngine": "deepspeed",
     "FSDPModule": "fsdp",
     "FullyShardedDataParallel": "fsdp",
     "DistributedDataParallel": "ddp",
 }
-# FSDP1's strategies by the names of a plan; the wrapper that shards nothing has none.
+# FSDP1's strategies under the names of plans; a wrapper with NO_SHARD has none.
 _FSDP1_SHARDINGS = {
     "FULL_SHARD": "fsdp",
     "SHARD_GRAD_OP": "fsdpsgo",
     "HYBRID_SHARD": "fsdphyb",
     "_HYBRID_SHARD_ZERO2": "fsdphyb",
 }
-_LINEAR_NAMES = frozenset({"Conv1D"})  # transformers' name for the transposed linear layer of GPT-2
+_LINEAR_NAMES = frozenset({"Conv1D"})  # the transposed linear layer of GPT-2 in transformers
 
 
 class DetectedEngine(NamedTuple):
-    """One model's engine. ``is_compiled`` says that parts of it run where hooks see nothing."""
+    """The engine of one model. ``is_compiled`` means that hooks see only parts of it."""
 
     backend: str
     zero_stage: int
@@ -36,7 +36,7 @@ class DetectedEngine(NamedTuple):
 
 
 def describe(model: torch.nn.Module) -> DetectedEngine:
-    """The engine around or within a model."""
+    """Detect the engine around or within a model."""
     wrapper, backend = _wrapper(model)
     stage = {"fsdp": 3, "deepspeed": 0}.get(backend, 0)
     gradient_dtype = None
@@ -49,10 +49,10 @@ def describe(model: torch.nn.Module) -> DetectedEngine:
 
 
 def fsdp_sharding(model: torch.nn.Module) -> str | None:
-    """FSDP's strategy by the name of a plan, seen right after a forward pass in training; None for other engines.
+    """Return FSDP's strategy by its name in plans, right after a training forward pass; None for other engines.
 
-    Full sharding frees the blocks' weights again after the forward pass, the other strategy keeps them; copies of the
-    shards show in the mesh. The root counts only where it is the one unit: it is needed again at once.
+    Full sharding frees the blocks' weights after the forward pass; the other strategy keeps them; replicated shards
+    show in the mesh. The root counts only if it is the only unit, because it is needed again at once.
     """
     wrapper, backend = _wrapper(model)
     if backend != "fsdp":
@@ -66,17 +66,17 @@ def fsdp_sharding(model: torch.nn.Module) -> str | None:
 
 
 def _meshes(module: torch.nn.Module) -> Iterator[Any]:
-    """The device mesh of each weight that is in shards now."""
+    """Yield the device mesh of each weight that is currently sharded."""
     return (each.device_mesh for each in module.parameters() if hasattr(each, "device_mesh"))
 
 
 def learns(module: torch.nn.Module) -> bool:
-    """Whether a module is (a part of) a model in training: transforms, losses and frozen teachers are not."""
+    """Whether a module is (part of) a model in training, unlike transforms, losses and frozen teachers."""
     return any(each.requires_grad for each in module.parameters())
 
 
 def main_dtype(tensors: Iterable[torch.Tensor]) -> str | None:
-    """The dtype that most of the elements have; ZeRO-3 hides the true number of them in an attribute."""
+    """Return the dtype of most elements; ZeRO-3 keeps the true number of elements in an attribute."""
     elements: Counter[torch.dtype] = Counter()
     for each in tensors:
         elements[each.dtype] += max(int(getattr(each, "ds_numel", 0)), each.numel())
@@ -84,7 +84,7 @@ def main_dtype(tensors: Iterable[torch.Tensor]) -> str | None:
 
 
 def compute_dtype(module: torch.nn.Module) -> str | None:
-    """In which dtype a module multiplies matrices; None where it does not, or its weight is quantized."""
+    """Return the dtype of a module's matrix products; None if it has none or its weight is quantized."""
     if not _multiplies(module):
         return None
     if "Float8" in type(module).__name__:
@@ -99,7 +99,7 @@ def compute_dtype(module: torch.nn.Module) -> str | None:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The dtype's name without torch's prefix."""
+    """Return the dtype's name without torch's prefix."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,4 +1,4 @@
-"""Whether a probe takes the most in an evaluation: no plan changes that, so that the script has to."""
+"""Detects that a probe peaks in its evaluation: no plan can change that, so the script must."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtune_runner.watch.tally import Tally
 
 
 class EvaluationPeak:
-    """Compares the peak before each evaluated batch of a probe with that behind it."""
+    """Compares a probe's peak before and after each evaluation batch."""
 
     def __init__(self, settings: Settings, read: Callable[[], object], memory: Callable[[], Memory]) -> None:
         self._settings, self._read, self._memory = settings, read, memory
@@ -18,18 +18,18 @@ class EvaluationPeak:
         self._batch: int | None = None
 
     def forward_begins(self) -> None:
-        """The model is given a batch to evaluate."""
+        """Read the peak before an evaluation batch."""
         self._before = self._measured()
 
     def forward_ended(self, tally: Tally) -> None:
-        """It has given its output, which it still holds."""
+        """Read the peak while the model's output is still alive."""
         now = self._measured()
         if now > self._before:
             self._peak_bytes, self._batch = now, tally.evaluation_batch
 
     @property
     def warning(self) -> str:
-        """What to say of a peak that larger batches than those of the training have made; empty where none did."""
+        """Return the warning if evaluation batches larger than the training's made the peak; else empty."""
         micro_batch = self._settings.plan.micro_batch
         is_largest = self._peak_bytes == self._memory().peak_device_bytes
         if not is_largest or self._batch is None or self._batch <= micro_batch:

@@ -1,4 +1,4 @@
-"""When a run hangs, and what is done about it: stack traces to the log, a report, an exit code of its own."""
+"""Detects hangs: limits, the rule, and the watchdog thread that reports one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
 
 @dataclass(frozen=True)
 class HangLimits:
-    """How much silence is a hang. The first step may compile kernels, load caches and warm up connections.
+    """How much silence counts as a hang. The first step may compile kernels, fill caches and open connections.
 
-    A script that has left its training loop may merge its weights, or upload them, or begin another loop.
+    A script that has left its training loop may merge weights, upload them, or start another loop.
     """
 
     first_step_seconds: float = 1_800.0
@@ -27,20 +27,20 @@ class HangLimits:
 
     @property
     def patient_seconds(self) -> float:
-        """How long one rank's evaluation or save excuses the others: while it saves, a library may hold its threads."""
+        """How long one rank's evaluation or save excuses the others; a library may block its threads during a save."""
         return max(self.least_seconds, 3 * self.period_seconds)
 
     def of(self, step_seconds: float | None) -> float:
-        """The longest silence that is no hang, from what a step usually takes."""
+        """Return the longest silence that is not a hang, given the usual duration of a step."""
         if step_seconds is None:
             return self.first_step_seconds
         return max(self.least_seconds, self.steps * step_seconds)
 
 
 class HangRule:
-    """Notices that no optimizer step came for too long. Pure: the time is an argument.
+    """Detects that no optimizer step came for too long. Pure: the time is an argument.
 
-    Nothing is a hang before the first batch: what a script does to its data before may take hours.
+    Before the first batch nothing counts as a hang, since preparing data may take hours.
     """
 
     def __init__(self, limits: HangLimits) -> None:
@@ -48,7 +48,7 @@ class HangRule:
         self._last_sign: float | None = None
 
     def sign_of_life(self, now: float) -> None:
-        """Training has begun, or a step has ended."""
+        """Record that training has begun or a step has ended."""
         self._last_sign = now
 
     def silence(
@@ -59,10 +59,10 @@ class HangRule:
         others_are_patient: bool = False,
         loop_is_left: Callable[[], bool] = lambda: False,
     ) -> float | None:
-        """The seconds of silence if they are a hang, else None. Evaluating and saving are not silent.
+        """Return the seconds of silence if they are a hang, else None. Evaluating and saving count as activity.
 
-        Nor is a rank that waits for another one that does so: often only the first one evaluates, or saves.
-        ``loop_is_left`` is asked only of what would be a hang within the loop.
+        So does waiting for another rank that evaluates or saves, which often only rank 0 does. ``loop_is_left`` is
+        called only if the silence would be a hang within the training loop.
         """
         if self._last_sign is None:
             return None
@@ -77,7 +77,7 @@ class HangRule:
 
 
 class Watchdog:
-    """A thread that asks every few seconds whether the run hangs, and says so once."""
+    """A thread that checks every few seconds whether the run hangs, and reports a hang once."""
 
     def __init__(
         self, silence: Callable[[float], float | None], hung: Callable[[float], None], period_seconds: float
@@ -87,11 +87,11 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="memtune-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         self._thread.start()
 
     def stop(self) -> None:
-        """The run is over; nothing that follows is a hang."""
+        """Stop: what follows the run is no hang."""
         self._ended.set()
 
     def _watch(self) -> None:

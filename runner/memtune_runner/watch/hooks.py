@@ -1,7 +1,7 @@
-"""The hooks in torch and DeepSpeed that tell a watch what the script does. They add a few microseconds to a batch.
+"""Hooks in torch and DeepSpeed that report what a script does to its watch, at a few microseconds per batch.
 
-Nothing is hooked into single modules: a model may be wrapped, compiled or replaced at any time. Of all module calls
-only the outermost one matters, and telling it apart costs every other call one comparison.
+No hook is attached to single modules, because a model may be wrapped, compiled or replaced at any time. Only the
+outermost module call matters; detecting it costs every other call one comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Inherited = Callable[..., Any]
 
 
 def hook_torch(watch: Watch, patches: Patches) -> None:
-    """Tell the watch about forward and backward passes, optimizer steps, and saves."""
+    """Hook forward and backward passes, optimizer steps, and saves."""
     patches.wrap(torch.nn.Module, "__call__", _module_call(watch))
     patches.wrap(torch.autograd, "backward", _backward(watch))
     patches.wrap(torch.autograd, "grad", _grad(watch))
@@ -39,26 +39,26 @@ def hook_torch(watch: Watch, patches: Patches) -> None:
 
 
 def hook_checkpointing(module: ModuleType, watch: Watch, patches: Patches) -> None:
-    """Tell the watch about blocks that run under ``torch.utils.checkpoint`` or DeepSpeed's own."""
+    """Hook blocks that run under ``torch.utils.checkpoint`` or DeepSpeed's activation checkpointing."""
 
     def entered(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         watch.block_checkpointed()
         return inherited(*args, **kwargs)
 
-    # Every way in makes one of these two per block, whichever function it is: those in between differ between torch's
-    # releases, and a script or a library may have taken one of them away before it could be wrapped.
+    # Every entry point creates one of these two per block. The functions in between differ between torch releases, and
+    # a script or library may have imported one before it could be wrapped.
     for name, method in (("_CheckpointFrame", "__init__"), ("CheckpointFunction", "forward")):
-        if hasattr(module, name):  # DeepSpeed's own has no frames
+        if hasattr(module, name):  # DeepSpeed's module has no frames
             patches.wrap(getattr(module, name), method, entered)
 
 
 def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
-    """Notice saves through ``torch.distributed.checkpoint``."""
+    """Hook saves through ``torch.distributed.checkpoint``."""
     patches.wrap(module, "save", _saving)
 
 
 def hook_process_group(patches: Patches) -> None:
-    """Notice that this rank leaves the others, who may wait for it in a save."""
+    """Hook the end of the process group, after which other ranks must not wait for this one in a save."""
 
     def destroy(inherited: Inherited, group: Any = None) -> Any:
         if group in (None, torch.distributed.group.WORLD):
@@ -69,12 +69,12 @@ def hook_process_group(patches: Patches) -> None:
 
 
 def hook_safetensors(module: ModuleType, patches: Patches) -> None:
-    """Notice saves through safetensors, such as those of ``save_pretrained``."""
+    """Hook saves through safetensors, such as ``save_pretrained``."""
     patches.wrap(module, "save_file", _saving)
 
 
 def hook_safetensors_reading(module: ModuleType, load: CheckpointLoad, patches: Patches) -> None:
-    """Notice what safetensors reads: it opens files past Python."""
+    """Hook reads through safetensors, which opens files without Python."""
 
     def safe_open(inherited: Inherited, filename: Any, *args: Any, **kwargs: Any) -> Any:
         load.weights_opened(filename)
@@ -84,7 +84,7 @@ def hook_safetensors_reading(module: ModuleType, load: CheckpointLoad, patches: 
 
 
 def hook_deepspeed(module: ModuleType, watch: Watch, patches: Patches) -> None:
-    """Tell the watch what DeepSpeed counts as steps: its optimizers call each other's ``step`` for one of its own."""
+    """Hook the steps of DeepSpeed's engine, since its optimizers call each other's ``step`` within one."""
 
     def step(inherited: Inherited, engine: Any, *args: Any, **kwargs: Any) -> Any:
         steps, skipped = engine.global_steps, engine.skipped_steps
@@ -135,7 +135,7 @@ def _grad(watch: Watch) -> Inherited:
         if watch.busy or torch.compiler.is_compiling():
             return inherited(outputs, inputs, *args, **kwargs)
         if isinstance(inputs, Iterator):
-            inputs = tuple(inputs)  # as torch does; it can be looked through but once
+            inputs = tuple(inputs)  # as torch does; an iterator can be read only once
         if _are_weights(inputs) and not _creates_graph(args, kwargs):
             watch.gradients_asked_for()
         watch.busy = True
@@ -148,7 +148,7 @@ def _grad(watch: Watch) -> Inherited:
 
 
 def _are_weights(inputs: Any) -> bool:
-    """Whether gradients of weights are asked for, be it among others."""
+    """Whether gradients of weights are requested, alone or among others."""
     if isinstance(inputs, torch.Tensor):
         return isinstance(inputs, torch.nn.Parameter)
     given = inputs.values() if isinstance(inputs, Mapping) else inputs
@@ -156,7 +156,7 @@ def _are_weights(inputs: Any) -> bool:
 
 
 def _creates_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the gradients become a part of a loss, as in a penalty: another pass goes through them then."""
+    """Whether the gradients become part of a loss, as in a gradient penalty, so that another backward pass follows."""
     position = 2  # behind the inputs
     return bool(kwargs.get("create_graph", args[position] if len(args) > position else False))
 

@@ -1,8 +1,8 @@
-"""Tells whether a script has left its training loop: from where its functions stand, and where they can still go.
+"""Tells whether a script has left its training loop, from its call stack and the control flow of its functions.
 
-A script that merges its weights or uploads its model has left its loop, and hangs no more than one that evaluates; so
-has one that trains in another loop next. Below a loop around all of it (one that tries again, a dispatcher, an event
-loop, C that calls a function again and again) nobody can tell: mostly the training loop is taken to go on.
+A script that merges weights, uploads its model or trains in another loop has left the loop and does not hang. An outer
+loop around everything (retries, a dispatcher, an event loop, C code that calls a function repeatedly) makes the answer
+unknowable: then the training loop mostly counts as not left.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
-# What follows these is reached from elsewhere. An unknown one of a newer Python is taken to go on, which errs towards
-# a loop that is not left.
+# After these instructions control does not fall through. An unknown instruction of a newer Python counts as falling
+# through, which errs towards a loop that is not left.
 _GOES_NOT_ON = frozenset(
     {"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
     | {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
@@ -24,30 +24,30 @@ _GOES_NOT_ON = frozenset(
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
-# A function, and the instruction at which it stands. No class of its own: they are made at every step.
+# A function and an instruction offset. A plain tuple, because many are created in every step.
 Place = tuple[CodeType, int]
 
 
 class TrainingLoop:
-    """Where the script was when the optimizer last stepped. Other threads may ask."""
+    """The call stack at the last optimizer step. Safe to read from other threads."""
 
     def __init__(self) -> None:
         self._stepped_at: Sequence[Place] = ()
 
     def stepped(self) -> None:
-        """The optimizer has stepped. Of another thread than the main one nobody knows who calls it next."""
+        """Record the call stack of a step. In other threads than the main one the callers are unknown."""
         is_main = threading.current_thread() is threading.main_thread()
         self._stepped_at = places(sys._getframe(1)) if is_main else ()
 
     def is_left(self) -> bool:
-        """Whether no function that led to the last step can come back to where it did."""
+        """Whether no function that led to the last step can get back there."""
         stepped_at = self._stepped_at
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         return bool(stepped_at) and frame is not None and not may_repeat(stepped_at, places(frame))
 
 
 def places(frame: FrameType | None) -> list[Place]:
-    """Where a thread stands, innermost first."""
+    """Return a thread's call stack, innermost first."""
     found = []
     while frame is not None:
         found.append((frame.f_code, frame.f_lasti))
@@ -56,11 +56,11 @@ def places(frame: FrameType | None) -> list[Place]:
 
 
 def may_repeat(before: Sequence[Place], now: Sequence[Place]) -> bool:
-    """Whether a thread that stands there now may come to where it stood before, by the calls that it came by."""
+    """Whether a thread at ``now`` may get back to ``before`` through its current calls."""
     if _recurs(before, now):
         return True
     for (then_code, then), (code, here) in zip(reversed(before), reversed(now), strict=False):
-        # Beside each other in the same call: whatever is called there, C among it, may call the other one again.
+        # Both were called from the same place: any code in between, such as C, may call the other again.
         if then_code is not code:
             return True
         flow = _Flow.of(code)
@@ -72,7 +72,7 @@ def may_repeat(before: Sequence[Place], now: Sequence[Place]) -> bool:
 
 
 def _recurs(before: Sequence[Place], now: Sequence[Place]) -> bool:
-    """Whether a function that calls itself may come to where any of its calls stood."""
+    """Whether a recursive function may get to where any of its calls was."""
     for code in {code for code, _ in before}:
         thens, heres = ({place for each, place in places if each is code} for places in (before, now))
         if max(_count(before, code), _count(now, code)) < 2:
@@ -89,9 +89,9 @@ def _count(places: Sequence[Place], code: CodeType) -> int:
 
 @dataclass(frozen=True)
 class _Flow:
-    """The ways within a function: for each instruction those that may come next, and what it was compiled from.
+    """The control flow graph of a function: each instruction's successors, and the source that it was compiled from.
 
-    Python compiles some source twice, such as the condition of a ``while``: both copies are one instruction.
+    Python compiles some source twice, such as the condition of a ``while``: both copies count as one instruction.
     """
 
     ways: Mapping[int, set[int]]
@@ -99,13 +99,13 @@ class _Flow:
 
     @classmethod
     def of(cls, code: CodeType) -> _Flow | None:
-        """Those of a function; None where this Python does not tell."""
+        """Build the graph of a function; None if this Python does not expose it."""
         instructions = list(dis.get_instructions(code))
         protected = _protected(code, instructions)
         return None if protected is None else cls(_ways(instructions, protected), _sources(instructions))
 
     def leads(self, here: int, target: int) -> bool:
-        """Whether the function can go from here to the target, be it once more."""
+        """Whether control can get from ``here`` to ``target``, or back to it if they are the same."""
         waiting, seen = [self._start(here)], set[int]()
         while waiting:
             for following in self.ways[waiting.pop()] - seen:
@@ -119,7 +119,7 @@ class _Flow:
         return self.sources[self._start(one)] == self.sources[self._start(other)]
 
     def _start(self, offset: int) -> int:
-        """Where the instruction begins that an offset is in: where it calls, a function stands at the end of one."""
+        """Return the offset where an instruction begins; during a call, a frame points to the end of one."""
         starts = list(self.ways)
         return starts[bisect_right(starts, offset) - 1]
 
@@ -137,19 +137,19 @@ def _ways(instructions: list[dis.Instruction], protected: list[tuple[int, int, i
 
 
 def _sources(instructions: list[dis.Instruction]) -> dict[int, Hashable]:
-    """What each instruction does for which piece of the source; one that is for none is only itself."""
+    """Map each instruction to its opcode and source position; one without a position maps to itself."""
     found: dict[int, Hashable] = {}
     line: int | None = None
     for each in instructions:
         line = each.starts_line or line
-        piece = getattr(each, "positions", (line,))  # of Python 3.10 no more than the line
+        piece = getattr(each, "positions", (line,))  # in Python 3.10 only the line
         found[each.offset] = each.offset if piece[0] is None else (each.opcode, each.arg, *piece)
     return found
 
 
 def _protected(code: CodeType, instructions: list[dis.Instruction]) -> list[tuple[int, int, int]] | None:
-    """From where to where an exception leads to which handler; None where this Python does not tell."""
-    if not hasattr(code, "co_exceptiontable"):  # Python 3.10 sets a block up in front of what it protects
+    """Return the ranges protected by exception handlers, with their targets; None if Python does not expose them."""
+    if not hasattr(code, "co_exceptiontable"):  # Python 3.10 has a set-up instruction before each protected range
         setups = (each for each in instructions if each.opname.startswith("SETUP_"))
         return [(each.offset, each.argval, each.argval) for each in setups]
     entries = getattr(dis.Bytecode(code), "exception_entries", None)

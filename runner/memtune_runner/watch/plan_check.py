@@ -1,4 +1,4 @@
-"""Ends a training early that differs from its plan: at its end, all of its GPU hours would have to be spent again."""
+"""Ends a training early if it differs from its plan, instead of after all its GPU hours."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from memtune_runner.rank.settings import Settings
 
 
 class PlanCheck:
-    """Compares a train run with its plan once, after as many steps as a probe makes."""
+    """Compares a train run with its plan once, after as many steps as a probe has."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._is_done = settings.is_probe  # the operator compares what a probe reports at its end
+        self._is_done = settings.is_probe  # the operator checks a probe from its report
 
     def forward_begins(self, steps: int, applied: Callable[[], Applied]) -> None:
-        """Raise PlanNotAppliedError if what was applied in the steps until now is not the plan."""
+        """Raise PlanNotAppliedError if the steps so far did not apply the plan."""
         if self._is_done or steps < DEFAULT_STEPS:
             return
         self._is_done = True

@@ -1,6 +1,4 @@
-"""Connects a watch with the metrics: a rank's numbers are written when a step ends, at most once a second, and when an
-allocation fails.
-"""
+"""Publishes a watch's numbers as metrics: after a step, at most once a second, and after a failed allocation."""
 
 from __future__ import annotations
 
@@ -14,15 +12,15 @@ from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.reading import Reading
 from memtune_runner.watch.watch import Watch
 
-# A real device lists all its blocks to find the largest free one, which takes milliseconds.
+# On a real device, finding the largest free block lists all blocks, which takes milliseconds.
 _LARGEST_BLOCK_EVERY_READINGS = 30
-# Prometheus asks every 15 s to a minute; a peak that lasted one step is still there when it does.
+# Prometheus scrapes every 15 to 60 s; a peak that lasted one step must still be there.
 PEAKS_KEPT_SECONDS = 60.0
 _PEAKS = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "peak_inactive_split_bytes")
 
 
 class Peaks:
-    """The highest of each peak over this window of time and the one before."""
+    """The highest value of each peak over the current and the previous window."""
 
     def __init__(self) -> None:
         self._window = 0
@@ -30,7 +28,7 @@ class Peaks:
         self._now: dict[str, int] = {}
 
     def held(self, reading: Reading, seconds: float) -> Reading:
-        """The reading with the peaks that are kept in place of its own."""
+        """Return the reading with its peaks replaced by those kept."""
         window = int(seconds // PEAKS_KEPT_SECONDS)
         if window != self._window:
             self._before = self._now if window == self._window + 1 else {}
@@ -40,7 +38,7 @@ class Peaks:
 
 
 class Publisher:
-    """Keeps one rank's sample up to date."""
+    """Updates one rank's sample."""
 
     def __init__(self, watch: Watch, rank: Rank, directory: Path) -> None:
         settings = watch.settings
@@ -52,28 +50,28 @@ class Publisher:
         watch.when_stepped, watch.when_read, watch.when_ran_out = self._sample.stepped, self.read, self.ran_out
 
     def read(self, reading: Reading) -> None:
-        """The counters were read at the end of a step; write them down."""
+        """Record a reading at the end of a step."""
         statistics = self._watch.statistics
-        assert statistics is not None  # it has just been read
+        assert statistics is not None  # it was just read
         if self._readings % _LARGEST_BLOCK_EVERY_READINGS == 0:
             self._largest_free_block_bytes = statistics.largest_free_block_bytes()
         self._readings += 1
         self._sample.step_ended(self._peaks.held(reading, time.monotonic()), self._largest_free_block_bytes)
         self._write()
-        statistics.reset_peaks()  # the next peaks are those of the next whole steps; the report keeps the highest
+        statistics.reset_peaks()  # the next peaks are those of the next steps; the report keeps the highest
 
     def ran_out(self, reading: Reading) -> None:
-        """An allocation has failed, within a step: the script may be at its end, and not take another one."""
+        """Record a failed allocation now, since the script may not reach the end of another step."""
         self._sample.read(self._peaks.held(reading, time.monotonic()))
         self._write()
 
     def _write(self) -> None:
-        with suppress(OSError):  # a full disk costs the metrics, never the training
+        with suppress(OSError):  # a full disk may cost the metrics, never the training
             self._sample.write(self._directory)
 
 
 def publish(watch: Watch, rank: Rank, directory: Path, port: int) -> None:
-    """Publish what the watch sees of this rank, and serve all ranks of the node if this is its first."""
+    """Publish what the watch sees, and serve all ranks of the node if this rank is its first."""
     Publisher(watch, rank, directory)
     if metrics.serves(rank):
         metrics.serve(directory, port)

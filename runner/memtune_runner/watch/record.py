@@ -1,4 +1,4 @@
-"""Keeps the highest readings of a run, and turns them into the memory part of a report."""
+"""The highest readings of a run, as the memory section of its report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtune_runner.rank.reading import Reading
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """What was there when a request failed, before anything was freed."""
+    """The memory at the moment a request failed, before anything was freed."""
 
     phase: Phase
     requested_bytes: int
@@ -18,13 +18,13 @@ class OutOfMemory:
 
 
 class MemoryRecord:
-    """The peaks over all readings. Each reading holds the peaks since the one before."""
+    """The peaks over all readings. Each reading has the peaks since the previous one."""
 
     def __init__(self) -> None:
         self._memory = Memory()
 
     def add(self, reading: Reading) -> None:
-        """Take a reading into account."""
+        """Add a reading."""
         before = self._memory
         self._memory = Memory(
             device_total_bytes=reading.total_bytes,
@@ -39,7 +39,7 @@ class MemoryRecord:
         )
 
     def memory(self) -> Memory:
-        """What is known of the run's memory."""
+        """Return the memory section of the report."""
         return self._memory
 
 

@@ -1,17 +1,17 @@
-"""Adds up what the model's forward, the backward passes and the optimizer saw. Pure: the hooks call it."""
+"""Tallies batches, micro-batches and tokens from what the hooks see. Pure."""
 
 from __future__ import annotations
 
 
 class _Passes:
-    """What one step saw in the passes that yielded its gradients, each with what was seen since the one before."""
+    """The passes that yielded the gradients of one step, each with the samples seen since the previous pass."""
 
     def __init__(self) -> None:
         self.count = self.samples = self.tokens = 0
         self._rows_ahead = self._tokens_ahead = 0
 
     def forward_began(self, rows: int, tokens: int) -> None:
-        # Several models, or one of them several times, may see the same samples before a backward pass.
+        # Several forward passes may see the same samples before one backward pass.
         self._rows_ahead, self._tokens_ahead = max(self._rows_ahead, rows), max(self._tokens_ahead, tokens)
 
     def began(self) -> None:
@@ -22,10 +22,10 @@ class _Passes:
 
 
 class Tally:
-    """The batches of a run: the samples of all of them, and else the largest, since the last one may be smaller.
+    """The batches of a run: the sum of their samples, and otherwise the largest, as the last may be smaller.
 
-    Gradients come from backward passes, or a script asks for them and sets them itself. Where both are in one step,
-    what was asked for served something else, such as a penalty or the balance of several losses.
+    Gradients come from backward passes, or the script requests them and sets them itself. In a step with both, the
+    requested ones served something else, such as a gradient penalty or balancing several losses.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Tally:
 
     @property
     def trained_samples(self) -> int | None:
-        """The samples of all steps on this rank; None where those of a step could not be counted."""
+        """The samples of all steps on this rank; None if those of a step could not be counted."""
         return self._trained_samples if self._is_countable else None
 
     @property
@@ -52,11 +52,11 @@ class Tally:
 
     @property
     def tokens_now(self) -> int:
-        """The tokens in them."""
+        """The tokens since the last step."""
         return self._now.tokens
 
     def forward_began(self, rows: int, tokens: int) -> None:
-        """The model is given ``rows`` samples of together ``tokens`` tokens to learn from."""
+        """Record a training forward pass of ``rows`` samples with ``tokens`` tokens in all."""
         self.micro_batch = max(self.micro_batch or 0, rows)
         self.largest_tokens = max(self.largest_tokens or 0, tokens)
         for each in (self._backward, self._asked):
@@ -64,27 +64,27 @@ class Tally:
         self._blocks = 0
 
     def evaluation_began(self, samples: int) -> None:
-        """The model is given so many samples to evaluate; 0 where they cannot be counted."""
+        """Record an evaluation batch; 0 samples means that they cannot be counted."""
         self.evaluation_batch = max(self.evaluation_batch or 0, samples) or None
 
     def block_checkpointed(self) -> None:
-        """A part of the model runs under activation checkpointing."""
+        """Record that a block runs under activation checkpointing."""
         self._blocks += 1
 
     def forward_ended(self) -> None:
-        """The model has given its output."""
+        """Record the end of a forward pass."""
         self.checkpointed_blocks = max(self.checkpointed_blocks or 0, self._blocks)
 
     def backward_began(self) -> None:
-        """The gradients of what was seen since the last backward pass are computed."""
+        """Record a backward pass for everything seen since the last one."""
         self._backward.began()
 
     def gradients_asked_for(self) -> None:
-        """The script takes them as values, to do with them what it likes."""
+        """Record that the script requested gradients as values."""
         self._asked.began()
 
     def stepped(self, world: int) -> None:
-        """An optimizer step over ``world`` ranks has ended."""
+        """Record the end of an optimizer step over ``world`` ranks."""
         now = self._now
         self.micro_steps = max(self.micro_steps or 0, now.count)
         self.samples_per_step = max(self.samples_per_step or 0, now.samples * world)

@@ -1,4 +1,4 @@
-"""Puts together what the hooks see of one process: steps, batches, times, memory."""
+"""``Watch``: combines what the hooks see of one process: steps, batches, durations, memory."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from memtune_runner.watch.record import MemoryRecord, OutOfMemory
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
 
-# Reading the allocator's counters takes a tenth of a millisecond, writing them down as long again.
+# Reading the allocator's counters takes 0.1 ms, and writing them as much again.
 READING_PERIOD_SECONDS = 1.0
 
 
 class Watch:
-    """Everything known about this process's training. The hooks call its methods, the report reads it.
+    """Everything known about this process's training. Hooks call its methods; the report reads it.
 
-    ``busy`` is set within the outermost forward pass and within backward passes, where module calls mean nothing new;
-    ``evaluates`` within one that is evaluated, where only training would.
+    ``busy`` is set within the outermost forward pass and within backward passes, where module calls add nothing.
+    ``evaluates`` is set within an evaluated forward pass, where only a training one would.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Watch:
         self._sharding: str | None = None
         self._compute_dtype: str | None = None
         self._gradient_dtype: str | None = None
-        self._model: weakref.ref[torch.nn.Module] | None = None  # the script may want to get rid of it
+        self._model: weakref.ref[torch.nn.Module] | None = None  # weak, so that the script can delete the model
         self._engine_depth = 0
         self._optimizer_began: float | None = None
         self._disturbed = False
@@ -77,22 +77,22 @@ class Watch:
         self._last_reading = float("-inf")
 
     def attach(self, statistics: Statistics) -> None:
-        """Measure with these statistics from now on."""
+        """Use these statistics from now on."""
         self.statistics = statistics
         statistics.when_out_of_memory(self._memory_ran_out)
         if self.settings.report_path is not None:
             statistics.record_sites()
 
     def forward_began(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """A module is called from outside of any other; True where it is the model, so that it must be followed."""
+        """Handle an outermost module call; return whether it is the model, whose end must be reported, too."""
         if library_step.goes_on() and not torch.is_grad_enabled():
-            phases.enter(Phase.FORWARD)  # a reference, or samples that are generated: no evaluation, and not trained on
+            phases.enter(Phase.FORWARD)  # a reference model or generation: neither evaluation nor training
             return False
         if not learns(module):
             return False
         trains = torch.is_grad_enabled() and (module.training or library_step.goes_on())
         if self.evaluates and not trains:
-            return False  # a part of the batch that is evaluated already
+            return False  # a part of a batch that is already evaluated
         if self.probe is not None:
             self.probe.forward_begins(is_evaluation=not trains)
         self.note_saves()
@@ -112,18 +112,18 @@ class Watch:
         return True
 
     def inner_forward_began(self, module: torch.nn.Module) -> None:
-        """A part of the model is called; the first that multiplies matrices tells the dtype of all."""
+        """Handle an inner module call; the first matrix product determines the compute dtype."""
         found = compute_dtype(module)
         if found is not None:
             self._compute_dtype = found
             self.looks_for_compute_dtype = False
 
     def forward_left(self) -> None:
-        """The model was left, with an output or without."""
+        """Handle the return from the model, with or without an output."""
         self.busy = self.evaluates = False
 
     def forward_ended(self) -> None:
-        """The model has given its output; the loss still belongs to the forward pass."""
+        """Handle the model's output; computing the loss still belongs to the forward phase."""
         if phases.current() is Phase.FORWARD:
             self.tally.forward_ended()
             self._see_sharding()
@@ -132,12 +132,12 @@ class Watch:
             self._evaluation_peak.forward_ended(self.tally)
 
     def block_checkpointed(self) -> None:
-        """A block runs under activation checkpointing; not where the backward pass runs it again."""
+        """Count a block under activation checkpointing, except when the backward pass recomputes it."""
         if phases.current() is Phase.FORWARD:
             self.tally.block_checkpointed()
 
     def backward_began(self) -> None:
-        """The outermost backward pass begins."""
+        """Handle the start of the outermost backward pass."""
         self._check_resumed()
         phases.enter(Phase.BACKWARD)
         self._awaits_gradients = False
@@ -146,22 +146,23 @@ class Watch:
         self.busy = True
 
     def gradients_asked_for(self) -> None:
-        """The script takes gradients of weights as values; an optimizer may step with them.
+        """Handle ``torch.autograd.grad`` on weights, with whose result an optimizer may step.
 
-        Only the first ones of a forward pass count: it may ask for those of each weight, or of each task, apart, or
-        look at some after a backward pass. Without a forward pass to train on, those in an evaluation are part of it.
+        Only the first request after a forward pass counts: a script may request each weight's or task's gradients
+        separately, or inspect some after a backward pass. Without a training forward pass, requests during an
+        evaluation are part of it.
         """
         if phases.current() is Phase.EVALUATION and not self._awaits_gradients:
             return
         self._check_resumed()
         phases.enter(Phase.BACKWARD)
-        if self._awaits_gradients or self._model is None:  # without a module nobody sees a forward pass
+        if self._awaits_gradients or self._model is None:  # without a module, no hook sees a forward pass
             self.counter.backward_began()
             self.tally.gradients_asked_for()
         self._awaits_gradients = False
 
     def optimizer_began(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer's step begins. Before any backward pass it is an engine making its states."""
+        """Handle the start of an optimizer's step; before any backward pass an engine is only creating its states."""
         if not self.tally.micro_steps_now:
             return
         phases.enter(Phase.OPTIMIZER_STEP)
@@ -172,28 +173,28 @@ class Watch:
             self._optimizer_began = self._time_in_order()
 
     def optimizer_ended(self) -> None:
-        """An optimizer's step is over. Within an engine's step or a scaler's it is part of theirs."""
+        """Handle the end of an optimizer's step; within an engine's or scaler's step it is part of that."""
         if not self._engine_depth:
             self._step_ended(self.counter.optimizer_stepped())
 
     def engine_began(self) -> None:
-        """The step of an engine, or of a loss scaler, begins; the optimizers within it do not count."""
+        """Handle the start of an engine's or loss scaler's step; optimizers within it do not count."""
         self._engine_depth += 1
         self._optimizer_began = self._time_in_order()
 
     def engine_ended(self, steps: int, skipped: int) -> None:
-        """An engine that counts its own steps has gone on by so many."""
+        """Handle the end of an engine's step, by the engine's own count."""
         self._engine_depth -= 1
         self._step_ended(self.counter.engine_stepped(steps, skipped))
 
     def scaler_ended(self, skipped: bool) -> None:
-        """A loss scaler has let its optimizer step, or not."""
+        """Handle the end of a loss scaler's step."""
         self._engine_depth -= 1
-        if not self._engine_depth:  # else DeepSpeed uses the scaler, and counts for both
+        if not self._engine_depth:  # otherwise DeepSpeed uses the scaler and counts both
             self._step_ended(self.counter.optimizer_stepped(skipped))
 
     def note_saves(self) -> None:
-        """Find out whether something was saved since this was last asked."""
+        """Note whether anything was saved since the last call."""
         saves = phases.times_ended(Phase.SAVE)
         if saves > self._saves:
             self._disturbed = True
@@ -208,7 +209,7 @@ class Watch:
         return reading
 
     def applied(self) -> Applied:
-        """What the model's forward, the backward passes and the optimizer saw until now."""
+        """Return what forward passes, backward passes and the optimizer have shown of the plan so far."""
         engine, tally = self._engine, self.tally
         return Applied(
             micro_batch=tally.micro_batch,
@@ -221,7 +222,7 @@ class Watch:
             weight_dtype=engine.weight_dtype if engine else None,
             gradient_dtype=(engine.gradient_dtype if engine else None) or self._gradient_dtype,
             compute_dtype=self._compute_dtype,
-            # Compiled code calls no hook: what it checkpoints is not seen.
+            # Compiled code calls no hooks, so its checkpointed blocks are unknown.
             checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
             evaluation_batch=tally.evaluation_batch,
             expandable_segments=self._expandable_segments(),
@@ -234,7 +235,7 @@ class Watch:
 
     @property
     def evaluation_warning(self) -> str:
-        """That the peak of a probe is that of its evaluation; empty where it is not."""
+        """The warning that a probe peaked in its evaluation; else empty."""
         return self._evaluation_peak.warning
 
     def device_is_full(self) -> bool:
@@ -242,7 +243,7 @@ class Watch:
         return self.statistics is not None and is_full(self.statistics)
 
     def _check_resumed(self) -> None:
-        """Raise BadInputError where a training begins anew that should go on. One rank may load for all: the first."""
+        """Raise BadInputError if a training starts over instead of resuming. Rank 0 may load for all ranks."""
         if self.load is not None and not self.load.is_done and self.rank == 0:
             raise BadInputError(self.load.missing)
 
@@ -265,7 +266,7 @@ class Watch:
         self.evaluates = self._disturbed = True
 
     def _time_in_order(self) -> float | None:
-        """The time when the device has done what it was given; only a probe may wait for that."""
+        """Return the time when the device has finished its work; None outside probes, which alone may wait for it."""
         if self.probe is None or self.statistics is None:
             return None
         self.statistics.synchronize()
@@ -296,9 +297,9 @@ class Watch:
         self._read_now_and_then(now)
 
     def _step_measured(self, probe: Probe) -> None:
-        """Tell the probe of its last step, behind which it may end early."""
+        """Report the last step to the probe, which may end early because of it."""
         self.read()
-        # What takes how long where nothing is computed says nothing of a GPU.
+        # An emulated GPU computes nothing, so its durations say nothing about a real one.
         is_timed = self.settings.device is not Device.EMULATED
         seconds, tokens = (is_timed and self.pace.last_step(self.settings.plan.accumulation)) or (0.0, 0.0)
         speed = tokens * probe.world / seconds if seconds else 0.0
@@ -326,7 +327,7 @@ class Watch:
         is_first = self.out_of_memory is None
         self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
         path = self.settings.report_path
-        if path is not None and is_first:  # a script may go on with a smaller batch, and run out again and again
+        if path is not None and is_first:  # a script may retry with a smaller batch and fail again and again
             self._write_companion(self.statistics, path.parent, largest)
 
     def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[ReportedComponent, ...]) -> None:

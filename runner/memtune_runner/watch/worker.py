@@ -1,4 +1,4 @@
-"""The context around a worker's script: hooks in, hooks out, and a report whatever happens in between."""
+"""The context around a worker's script: installs the hooks, removes them, and always leaves a report."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ if TYPE_CHECKING:
 def watching(
     settings: Settings, rank: Rank, must_train: bool = True, hang_limits: HangLimits | None = None
 ) -> Iterator[None]:
-    """Watch whatever runs within the block, and leave this rank's report when it ends, however it ends.
+    """Watch the code within the block and write this rank's report at its end, whatever ends it.
 
-    No exception is swallowed but the one that ends a probe. A script that ends well without having trained leaves the
-    block by ``SystemExit``: that is a failure, although the script does not know. Of a process that need not train,
-    because others of its rank may, no report is left unless it does. What the script forks leaves none at all: its end
-    is not that of the rank.
+    All exceptions propagate except the one that ends a probe. A script that ends without having trained leaves the
+    block by ``SystemExit``, because that is a failure. A process that need not train, since another one of its rank
+    may, reports only if it trained. Forked children never report: their end is not the rank's.
     """
     owner = os.getpid()
     worker = _Worker(settings, rank, must_train, hang_limits or HangLimits())
@@ -73,12 +72,12 @@ def watching(
 
 
 class _Worker:
-    """What is set up for one worker, bit by bit as the script imports its libraries, and taken down again."""
+    """Everything set up for one worker, step by step as the script imports its libraries, and taken down at the end."""
 
     def __init__(self, settings: Settings, rank: Rank, must_train: bool, hang_limits: HangLimits) -> None:
         self._settings, self._rank, self._must_train = settings, rank, must_train
         self._hang_limits, self._hang = hang_limits, HangRule(hang_limits)
-        # The watchdog's thread and the script's may both come to an end: the first tells of it, the other follows.
+        # The watchdog's and the script's thread may both end the run: the first one reports, the other follows.
         self._telling = threading.Lock()
         self._hung: Failure | None = None
         self._has_ended = False
@@ -103,10 +102,10 @@ class _Worker:
             self._patches.when_undone(self._load.stop)
             self._imports.when_imported("safetensors", self._hook_safetensors_reading)
         if self._settings.device is Device.VIRTUAL:
-            # Expected from the start: DeepSpeed may be what imports torch, and then its own import is under way.
+            # Registered before any import: DeepSpeed may be what imports torch, and then its own import is under way.
             deepspeed_on_cpu.choose_cpu()
             self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
-        # Expected from the start as well: it may be what imports torch.
+        # Registered before any import as well: it may be what imports torch.
         self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
         called_launchers.install(self._imports, self._patches)
@@ -115,12 +114,12 @@ class _Worker:
         )
 
     def _samples(self) -> int:
-        """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
+        """Return the samples trained over all ranks; steps skipped by a loss scaler consumed samples, too."""
         steps = self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
         return (self._load.samples if self._load else 0) + steps * self._settings.global_batch
 
     def _counted(self) -> int:
-        """The samples that this rank has trained in this process; 0 where they cannot be counted."""
+        """Return the samples that this rank has trained in this process; 0 if unknown."""
         return (self._watch.tally.trained_samples if self._watch else None) or 0
 
     def _progress(self) -> Progress:
@@ -139,7 +138,7 @@ class _Worker:
         return of_exception(error, self._watch.device_is_full) if self._watch else of_exception(error)
 
     def end(self, failure: Failure) -> None:
-        """Leave the report, and take everything down that was set up."""
+        """Write the report and take everything down."""
         with self._telling:
             if self._hung is not None:
                 os._exit(self._hung.exit_code)
@@ -167,7 +166,7 @@ class _Worker:
             write_rank_report(directory, self._rank, report)
 
     def _hook_torch(self, _: ModuleType) -> None:
-        # Only now may anything be imported that needs torch itself.
+        # Import these only now: they need torch.
         from memtune_runner.watch import hooks
         from memtune_runner.watch.watch import Watch
 
@@ -222,7 +221,7 @@ class _Worker:
             watch.attach(self._emulated.attach(sys.modules["torch"], settings))
             self._patches.when_undone(self._emulated.detach)
             return
-        assert settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
+        assert settings.gpu_memory_bytes is not None  # settings reject a virtual GPU without a size
         budget_bytes = int(settings.gpu_memory_bytes * (settings.memory_share or 1.0))
         gpu = VirtualGpu(budget_bytes, _allocator_settings(settings), settings.budget_from_step)
         gpu.__enter__()
@@ -248,8 +247,8 @@ class _Worker:
 
     def _end_hung(self, silent_seconds: float) -> None:
         failure = ending.hung(silent_seconds)
-        # The first to end ends all: until then the launcher lets the others show their stacks. Whatever fails or blocks
-        # below, this comes; and no exception would reach a main thread that is stuck.
+        # The first rank to exit ends all; until then the launcher lets the others print their stacks. The timer fires
+        # whatever fails or blocks below, and no exception would reach a blocked main thread.
         end = threading.Timer(self._hang_limits.period_seconds, os._exit, (failure.exit_code,))
         end.start()
         with self._telling:

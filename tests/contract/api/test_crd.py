@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition: up to date, structural, described, and of one mind with the Python types."""
+"""The CustomResourceDefinition: up to date, structural, described, and consistent with the Python types."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_node_is_structural(path: str, node: Node) -> None:
     assert ("items" in node) == (node["type"] == "array")
     assert set(node.get("required", ())) <= set(node.get("properties", ()))
     if path == ".metadata":
-        # An API server refuses a CRD that says anything about it but its type.
+        # An API server rejects a CRD that says more about it than its type.
         assert node == {"type": "object"}
     elif not path.endswith("[]"):
         assert node["description"].endswith("."), "every field has a sentence"
@@ -145,13 +145,13 @@ def test_python_fills_in_the_defaults_that_the_api_server_does() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_examples_are_good_to_the_schema_and_to_python(path: Path) -> None:
-    *_, data = yaml.safe_load_all(path.read_text())  # what the job needs comes before it
+    *_, data = yaml.safe_load_all(path.read_text())  # other objects that the job needs come first
     assert refusals(object_schema(), data) == []
     assert load_job(data).metadata.name == path.stem
 
 
 def longest(node: Node) -> Any:
-    """The longest value that a node of the schema allows."""
+    """Return the longest value that a node of the schema allows."""
     if node["type"] == "object":
         return {name: longest(field) for name, field in node["properties"].items()}
     if node["type"] == "array":
@@ -164,13 +164,13 @@ def longest(node: Node) -> Any:
 def longest_plain(node: Node) -> Any:
     if node["type"] != "string":
         return False if node["type"] == "boolean" else node["maximum"]
-    # A quotation mark takes two bytes of JSON.
+    # A quotation mark takes two bytes in JSON.
     return ('"' if node["pattern"] == ASCII else "a") * node["maxLength"]
 
 
 def test_the_status_of_the_longest_story_stays_under_128_kib() -> None:
     status = longest(object_schema()["properties"]["status"])
-    # As the API server keeps it: without a space.
+    # As the API server stores it: without spaces.
     assert len(json.dumps(status, separators=(",", ":"))) < 128 * 1024
     assert load_status(status).model_dump(mode="json", by_alias=True) == status
 

@@ -1,6 +1,6 @@
-"""The rules of the CRD, as an API server evaluates them: none fails, each costs little, and they agree with Python.
+"""The CRD's rules as an API server evaluates them: none fails, each is cheap, and they agree with Python.
 
-Every test is of any CRD that the types may give; none knows a field by its name but those of plans.
+Every test holds for any CRD of the types; none knows a field by name except those of plans.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULES_AT = [(path, node, rule) for path, node in nodes(SCHEMA) for rule in node.
 
 
 def refused_by_rules(data: Node, old: Node | None = None) -> list[Broken]:
-    """What the rules say of an object, unless it is so wrong that none is evaluated."""
+    """Return the rules that an object breaks, unless it is too wrong for rules to be evaluated."""
     kept = with_defaults(SCHEMA, data)
     if keeps_rules_from_running(SCHEMA, kept):
         return []
@@ -51,7 +51,7 @@ def refused_by_rules(data: Node, old: Node | None = None) -> list[Broken]:
 
 
 def python_says(data: Node) -> set[str]:
-    """The paths that Python complains of."""
+    """Return the paths that Python rejects."""
     try:
         load_job(data)
     except SpecError as error:
@@ -92,7 +92,7 @@ def test_each_rule_costs_little_and_walks_along_nothing_without_a_limit() -> Non
 
 
 def test_a_rule_has_to_be_under_no_list() -> None:
-    """There each would cost as much as the list has items."""
+    """Below a list, the cost of each would be multiplied by the list's items."""
     assert [path for path, _, _ in RULES_AT if "[]" in path] == []
 
 
@@ -148,7 +148,7 @@ def test_every_rule_is_broken_by_an_example() -> None:
 
 
 def test_no_rule_fails_on_a_value_that_the_schema_refuses() -> None:
-    """A value outside of its limits keeps no rule from running, and neither does a choice that is none before 1.30."""
+    """A value beyond its limits does not stop rules from running, nor before 1.30 does an unknown choice."""
     wrong = [
         *wrong_values(SCHEMA["properties"]["spec"], "spec"),
         *(
@@ -165,7 +165,7 @@ def test_no_rule_fails_on_a_value_that_the_schema_refuses() -> None:
 
 
 def _with(data: Node, path: str, value: Any) -> Node | None:
-    """The object with one value changed; None if it has no block to put it in."""
+    """Return the object with one value changed; None if the value's block is missing."""
     try:
         return put(copy.deepcopy(data), path, value)
     except (AttributeError, KeyError, TypeError):
@@ -185,7 +185,7 @@ OPTIONS = combined(
 
 
 def test_the_rules_know_every_plan_that_cannot_run() -> None:
-    """All plans that differ in what contradictions are about."""
+    """Tests all plans that differ in what contradictions are about."""
     tuning = SPEC["properties"]["tuning"]
     block = with_defaults(tuning, {"mode": "Fixed", "plan": ""})
     heads = combined([each.value for each in Precision], [each.value for each in Sharding], ["none-mb12x8"])
@@ -217,7 +217,7 @@ def test_what_the_api_takes_for_a_plan_python_takes_for_one(text: str, batch: in
 
 
 def as_kubectl_sends(value: Any) -> Any:
-    """Go writes a float64 that is a whole number without a point, so that the API server reads an integer."""
+    """Convert as Go does: a whole float64 has no decimal point, so the API server reads an integer."""
     if isinstance(value, dict):
         return {name: as_kubectl_sends(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -226,7 +226,7 @@ def as_kubectl_sends(value: Any) -> Any:
 
 
 def agree(data: Node) -> None:
-    """Both halves take the object, or both refuse it; if only rules are broken, both blame the same fields."""
+    """Check that both sides accept or both reject the object; if only rules are broken, both blame the same fields."""
     data = as_kubectl_sends(data)
     by_schema, by_rules = refusals(SCHEMA, with_defaults(SCHEMA, data)), refused_by_rules(data)
     said = python_says(data)
@@ -243,7 +243,7 @@ FOREIGN = st.dictionaries(
 
 
 def values(node: Node) -> st.SearchStrategy[Any]:
-    """Values of a node of the schema: most of them good, many at a limit, some outside of it or of another type."""
+    """Draw values for a node of the schema: mostly valid, many at a limit, some beyond it or of another type."""
     return st.one_of(*[good_values(node)] * 12, ODD)
 
 
@@ -278,7 +278,7 @@ ODD = st.none() | st.booleans() | ODD_NUMBERS | ODD_TEXTS | st.sampled_from([[],
 @given(st.data())
 @settings(max_examples=600, deadline=None)
 def test_what_the_api_takes_python_takes(data: st.DataObject) -> None:
-    """A good spec with some of its blocks and fields replaced by what the schema makes of them."""
+    """A valid spec with some blocks and fields replaced by values drawn from the schema."""
     made = copy.deepcopy(data.draw(st.sampled_from([*GOOD, *(each for _, each, _ in BROKEN), WHOLE["spec"]])))
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(sorted(FIELDS)))
@@ -346,7 +346,7 @@ def test_a_number_with_a_point_is_the_number() -> None:
 def test_an_integer_that_a_client_sends_with_a_point_fails_the_rules_that_read_it(
     path: str, value: Any, blamed: str, rule: str
 ) -> None:
-    """kubectl never sends one; a client that writes JSON by itself may."""
+    """kubectl never sends one, but a client that writes JSON itself may."""
     made = _with(job(spec()), f"spec.{path}", value)
     assert made is not None
     assert refusals(SCHEMA, with_defaults(SCHEMA, made)) == []

@@ -1,4 +1,4 @@
-"""What may change in a job that runs, by the operator and by the CRD."""
+"""What may change in a running job, by the operator and by the CRD."""
 
 from __future__ import annotations
 

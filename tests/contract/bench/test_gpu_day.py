@@ -1,4 +1,4 @@
-"""The commands of a GPU day: what they do when a part fails, hangs or finds no time, and what is carried along."""
+"""The commands of a GPU day: parts that fail, hang or run out of time, and the files that are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dev.gpu_day.wheels import Wheel, unpack
 def on_a_gpu(
     parts: tuple[Part, ...], seconds: float, results: Path, monkeypatch: pytest.MonkeyPatch, product: str = "NVIDIA A"
 ) -> int:
-    """The exit code of a command on a machine that says it has this GPU."""
+    """Return a command's exit code on a machine that claims to have this GPU."""
     says = Part("machine", ("-c", f"print({json.dumps({'product': product})!r})"), 30, tells=True)
     monkeypatch.setattr(commands, "_MACHINE", says)
     monkeypatch.setattr(commands, "COMMANDS", {"1": parts})
@@ -77,7 +77,7 @@ def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
     assert "test_slow.py::test_fails FAILED" in log
     deadline = time.monotonic() + 10
     while _runs(b"sleep\x00987") and time.monotonic() < deadline:
-        time.sleep(0.1)  # what was killed is there until the system has taken it away
+        time.sleep(0.1)  # a killed process exists until it is reaped
     assert not _runs(b"sleep\x00987")
 
 
@@ -132,7 +132,7 @@ def test_a_part_in_which_no_test_passed_did_not_end_well(
 def test_without_a_gpu_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tests that are skipped for want of a GPU would end well."""
+    """Tests that are skipped for lack of a GPU would count as passed."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert run("1", tmp_path, 60) == 2
     (machine,) = runs(tmp_path)[0]["parts"]
@@ -213,7 +213,7 @@ def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.
     (apart,) = (each for each in tmp_path.iterdir() if each.is_dir())
     assert apart.name == "NVIDIA-B-80GB"
     assert sorted(each.name for each in apart.iterdir()) == ["1.json", "1.log", "new"]
-    # As measured, the other GPU's are what they were.
+    # The measured GPU's results are new, the other's unchanged.
     (run_there,) = runs(tmp_path)
     assert run_there["parts"][0]["told"] == {"product": "NVIDIA A"}
 
@@ -277,7 +277,7 @@ def test_wheels_of_what_is_missing_or_older_are_unpacked(tmp_path: Path) -> None
     assert own in (site / "gpu_day_binary.py").read_text()
     (sentence,) = refused
     assert sentence.startswith("gpu_day_other 1.5 is not here, and no wheel of it is for Python 3.")
-    # A checkout that cannot be written to.
+    # A checkout that is not writable.
     (tmp_path / "file").touch()
     elsewhere, _ = unpack(tmp_path, tmp_path / "file" / "site")
     assert sorted(each.name for each in elsewhere.iterdir()) == ["gpu_day_binary.py", "pytest.py"]

@@ -1,4 +1,4 @@
-"""tests/gpu on a bare machine: Python, torch and pytest are there, and nothing else that MemTune is developed with."""
+"""tests/gpu on a bare machine with only Python, torch and pytest."""
 
 from __future__ import annotations
 

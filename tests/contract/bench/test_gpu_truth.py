@@ -1,4 +1,4 @@
-"""The GPU benchmark as far as a machine without a GPU goes: its refusal, its page, and one rank on a virtual GPU."""
+"""The GPU benchmark on a machine without a GPU: its refusal, its page, and one rank on a virtual GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2
 TINY = from_facts({"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 256})
 
 
-# With the norm that a CPU's kernels keep the same tensors of as a GPU's.
+# With a norm whose CPU kernels keep the same tensors as a GPU's.
 SMALL = from_facts(
     {
         "hiddenSize": 128,
@@ -59,7 +59,7 @@ def small() -> TracedModel:
 
 @pytest.fixture(scope="module")
 def one_of_two() -> None:
-    """One world for all tests: DeepSpeed remembers its first. It ends with the module."""
+    """One world for all tests, ended with the module: DeepSpeed keeps its first."""
     fake_ranks.join(2)
 
 
@@ -213,7 +213,7 @@ def test_a_rank_of_two_is_measured(plan: str) -> None:
 @pytest.mark.usefixtures("one_of_two", "one_thread")
 @pytest.mark.filterwarnings("ignore")
 def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: TracedModel) -> None:
-    """But for what a GPU's attention does otherwise than a CPU's."""
+    """Except for what a GPU's attention does differently from a CPU's."""
     with VirtualGpu(GIB) as gpu:
         found = measure(Pair("small", plan, 2), SMALL, 128, torch.device("cpu"), VirtualStatistics(gpu))
     replayed = Replayer(small.trace, gpus_per_node=2, rank=0).replay(Plan.parse(plan)).peak

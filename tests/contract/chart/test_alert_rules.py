@@ -1,4 +1,4 @@
-"""Recording rules and alerts: tried by Prometheus's own tool, and each alert with a page that says what to do."""
+"""Recording rules and alerts: tested with promtool, each alert with a runbook."""
 
 from __future__ import annotations
 

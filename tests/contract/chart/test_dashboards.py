@@ -1,4 +1,4 @@
-"""The dashboards as Grafana will read them: generated, described, and asking only for what there is."""
+"""The generated Grafana dashboards: described, and querying only existing metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNITS = {"bytes", "ops", "percentunit", "reqps", "s", "short"}
 
 
 def queries() -> list[str]:
-    """Every query of a panel, a variable and an annotation."""
+    """Return every query of a panel, a variable and an annotation."""
     found = [target["expr"] for _, panel in PANELS for target in panel["targets"]]
     for dashboard in DASHBOARDS.values():
         found += [mark["expr"] for mark in dashboard.get("annotations", {}).get("list", ())]
@@ -31,7 +31,7 @@ def queries() -> list[str]:
 
 
 def chosen(query: str) -> str:
-    """The query with every variable as Grafana fills it in where all is chosen."""
+    """Return the query with all variables set to "All", as Grafana fills them in."""
     return re.sub(r"\$(namespace|job|run)", ".*", query).replace("$__range", "1h")
 
 

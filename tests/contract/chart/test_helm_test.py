@@ -1,4 +1,4 @@
-"""What `helm test` does, with an API that answers from a list."""
+"""The script of `helm test`, against an API with prepared answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STALLED = {"type": "Stalled", "status": "True", "reason": "Unschedulable", "mess
 
 
 class Api:
-    """The part of the Kubernetes client that the script uses; each reading shows the next status."""
+    """The part of the Kubernetes client that the script uses; each read returns the next status."""
 
     def __init__(self, statuses: Sequence[dict[str, Any]]) -> None:
         self._statuses = list(statuses)

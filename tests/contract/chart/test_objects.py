@@ -1,4 +1,4 @@
-"""What the chart makes of eight sets of values, read as strictly as an API server could."""
+"""The chart's objects for eight sets of values, validated as strictly as an API server could."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MADE = {name: objects(values) for name, values in VALUE_SETS.items()}
 
 
 def schema_of_monitor(kind: str) -> Manifest:
-    """What the Prometheus Operator says of one of its kinds."""
+    """Return the Prometheus Operator's schema of one of its kinds."""
     return schema_of(contract(f"monitoring.coreos.com_{kind.lower()}s.yaml"))
 
 
@@ -63,7 +63,7 @@ def test_the_kubernetes_client_knows_every_field(case: str) -> None:
     ids=["namespaces", "full name", "account"],
 )
 def test_a_name_that_yaml_would_take_for_a_number_stays_a_name(values: Manifest) -> None:
-    # What the release's name would give begins with a digit, which is no name for a Service.
+    # The name derived from the release would begin with a digit, which is invalid for a Service.
     made = objects({"fullnameOverride": "tuner", **values}, release="77", namespace="2024")
     for manifest in made:
         kind = manifest["kind"]
@@ -82,7 +82,7 @@ def test_the_prometheus_operator_knows_every_field(case: str, kind: str) -> None
     schema = schema_of_monitor(kind)
     manifest = only(MADE[case], kind)
     assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
-    # Of metadata a CRD says only that it is an object; the client's model knows its fields.
+    # A CRD says of metadata only that it is an object; the client's model knows its fields.
     validate(manifest["metadata"], "V1ObjectMeta", kind)
     assert refusals(schema, manifest, kind) == []
 
@@ -156,7 +156,7 @@ def test_ports_are_those_that_the_operator_opens(case: str) -> None:
 
 
 def test_quantities_are_texts_whatever_they_were_given_as() -> None:
-    """In a server-side apply, which is how Helm writes, servers as old as 1.20 refuse numbers."""
+    """In a server-side apply, which Helm uses, servers as old as 1.20 reject numbers."""
     given = {"requests": {"cpu": 0.5, "nvidia.com/gpu": 1}, "limits": {"cpu": "2", "memory": 2**31}}
     (container,) = only(objects({"resources": given}), "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["resources"] == {
@@ -185,7 +185,7 @@ def crd_for(kube_version: str) -> Manifest:
 
 
 def test_a_server_that_knows_no_rules_is_given_none() -> None:
-    """It would pass over them, but Helm asks it for its fields first, and refuses the whole chart."""
+    """It would ignore them, but Helm validates their fields against it first and refuses the whole chart."""
     with_rules, without = (json.dumps(crd_for(version)) for version in ("1.25", "1.24"))
     assert with_rules.count(RULES) == 8
     assert RULES not in without

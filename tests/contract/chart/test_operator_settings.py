@@ -1,4 +1,4 @@
-"""Chart and operator are of one mind: what the chart sets the operator reads, and what rules ask for it tells."""
+"""Chart and operator agree: the operator reads what the chart sets, and exports the metrics that rules use."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_values_arrive() -> None:
 
 
 def told(registry: Any) -> Iterator[tuple[str, list[str]]]:
-    """Each metric of a registry as Prometheus names it, with its labels."""
+    """Yield each metric of a registry under its Prometheus name, with its labels."""
     for collector in registry._collector_to_names:
         for metric in collector.describe() if hasattr(collector, "describe") else ():
             labels = list(getattr(collector, "_labelnames", ()))

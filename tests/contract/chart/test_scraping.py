@@ -1,4 +1,4 @@
-"""How metrics of train runs are found, with the Prometheus Operator and without."""
+"""Discovery of train runs' metrics, with and without the Prometheus Operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRAPED: dict[str, dict[str, Any]] = {
 
 
 def discovered(label: str) -> str:
-    """What Prometheus calls a label of a pod that it found."""
+    """Return Prometheus's name for a label of a discovered pod."""
     return "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)
 
 
@@ -31,7 +31,7 @@ def monitor() -> dict[str, Any]:
 
 
 def relabelings() -> list[dict[str, Any]]:
-    """Those of the PodMonitor, spelled as a Prometheus without its operator reads them."""
+    """Return the PodMonitor's relabelings as a plain Prometheus configuration spells them."""
     (endpoint,) = monitor()["podMetricsEndpoints"]
     snake = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
     return [{snake.get(key, key): value for key, value in each.items()} for each in endpoint["relabelings"]]
@@ -74,7 +74,7 @@ def test_a_prometheus_without_its_operator_finds_the_operators_pods() -> None:
 
 
 def test_prometheus_reads_the_configuration(tmp_path: Path) -> None:
-    """Debian builds Prometheus without discovery by Kubernetes, so that much is taken out for its tool."""
+    """Debian builds Prometheus without Kubernetes discovery, so that part is removed for promtool."""
     config = yaml.safe_load(PLAIN.read_text())
     for each in config["scrape_configs"]:
         assert each.pop("kubernetes_sd_configs") == [{"role": "pod"}]

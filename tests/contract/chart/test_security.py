@@ -1,7 +1,6 @@
-"""What the chart's pods may do, and who may do what.
+"""The security of the chart's pods and its RBAC rules.
 
-The dev cluster enforces neither Pod Security nor network policies: what is checked here is what is written, not that a
-cluster holds to it.
+The dev cluster enforces neither Pod Security nor network policies: these tests check the manifests, not a cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MADE = {name: objects(values) for name, values in VALUE_SETS.items()}
 
 
 def with_writable_root(spec: Manifest) -> list[str]:
-    """The containers that may write to their root file system, which no Pod Security Standard forbids."""
+    """Return containers with a writable root file system, which no Pod Security Standard forbids."""
     return [each["name"] for each in spec["containers"] if not each["securityContext"].get("readOnlyRootFilesystem")]
 
 
@@ -41,7 +40,7 @@ def test_tokens_are_mounted_where_they_are_needed_only(case: str) -> None:
 
 
 def rights() -> Iterator[str]:
-    """Every right that the chart gives, one line for each rule."""
+    """Yield every permission that the chart grants, one line per rule."""
     for case in ("defaults", "namespaces", "own namespace", "replicas"):
         yield f"# {case}"
         for role in of_kind(MADE[case], "ClusterRole") + of_kind(MADE[case], "Role"):
@@ -76,7 +75,7 @@ def test_nobody_gets_rights_that_lead_to_others(case: str) -> None:
 def test_in_namespaces_nothing_reaches_over_the_whole_cluster() -> None:
     made = MADE["own namespace"]
     assert [m["kind"] for m in made if m["kind"].startswith("Cluster")] == []
-    # The roles for users, which edit and view take up, are bound by nobody here.
+    # The roles for users, which aggregate to edit and view, have no bindings here.
     assert of_kind(MADE["namespaces"], "ClusterRoleBinding") == []
 
 

@@ -1,4 +1,4 @@
-"""The chart's values: each in the table of its README, each in the schema, and no other accepted."""
+"""The chart's values: each one is in its README's table and in the schema, and no other is accepted."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from helm_chart import CHART, objects, only
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 MONITORING = [f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule", "ServiceMonitor")]
-# What Helm passes to a chart that another one depends on.
+# What Helm passes to a subchart.
 OF_HELM = {("global",), ("enabled",)}
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.+?)` \| (.+) \|$", re.MULTILINE)
 README = {name: (default, words) for name, default, words in ROW.findall((CHART / "README.md").read_text())}
 
 
 def resolved(node: dict[str, Any]) -> dict[str, Any]:
-    """The node that a reference stands for."""
+    """Return the node behind a reference."""
     reference = node.get("$ref")
     return SCHEMA["definitions"][reference.rpartition("/")[2]] if reference else node
 
 
 def leaves(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of each value that is no group of values."""
+    """Yield the path of each value that is not a group."""
     for name, field in node["properties"].items():
         here, inner = (*path, name), resolved(field)
         if here in OF_HELM:
@@ -53,14 +53,14 @@ def at(values: Any, path: tuple[str, ...]) -> Any:
 
 
 def with_value(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Values that give this one alone."""
+    """Return values that set only this one."""
     for name in reversed(path):
         value = {name: value}
     return dict(value)
 
 
 def requiring_nodes(*terms: dict[str, Any]) -> dict[str, Any]:
-    """An affinity to nodes to which one of these terms applies."""
+    """Return an affinity to nodes that match one of these terms."""
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
 
 
@@ -69,7 +69,7 @@ GROUPS = sorted({path[:length] for path in LEAVES for length in range(len(path))
 
 
 def given(values: Any) -> Iterator[tuple[str, ...]]:
-    """The path of each value, as far as the default file has groups."""
+    """Yield the path of each value, down to the groups of the default file."""
 
     def walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if isinstance(value, dict) and path not in LEAVES:
@@ -244,12 +244,12 @@ def test_each_value_of_a_set_is_seen_in_what_is_made(case: str) -> None:
             assert made(without) != made(VALUE_SETS[case]), ".".join(path)
 
 
-# Without these the others of their set are refused.
+# The others of their set are refused without these.
 NEEDED = {("serviceAccount", "name"), ("rbac", "scope")}
 
 
 def made(values: dict[str, Any]) -> list[Any]:
-    """What is made in a cluster that has the kinds of the Prometheus Operator, and in one that has not."""
+    """Return the objects for a cluster with the Prometheus Operator's kinds, and for one without."""
     return [objects(values), objects(values, MONITORING)]
 
 

@@ -1,4 +1,4 @@
-"""A script that calls ``checkpoint_saved``, right or with one of the usual mistakes, by real launches."""
+"""Real launches of a script that calls ``checkpoint_saved``, correctly or with a common mistake."""
 
 from __future__ import annotations
 

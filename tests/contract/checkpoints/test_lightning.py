@@ -1,4 +1,4 @@
-"""What Lightning's checkpoints say of a training, where it is not one fit whose ranks all do the same."""
+"""Lightning checkpoints of trainings with several fits, or with ranks that differ."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def train(kind: str, directory: Path, attempt: int, **variables: str) -> watched
 
 
 def newest_in(directory: Path) -> dict[str, str]:
-    """The newest checkpoint of a store, as the variables of the run that resumes from it."""
+    """Return the newest checkpoint of a store, as the variables of a run that resumes from it."""
     found = newest(directory / "store")
     assert found is not None
     return {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": str(found.manifest.samples)}
 
 
 def batches(outcome: watched.Outcome) -> dict[str, tuple[int, int]]:
-    """Of each fit that ended: the batches that it trained, and the step that it came to."""
+    """Return for each finished fit its trained batches and its last step."""
     found = re.findall(r"^(\w+): (\d+) batches to step (\d+)", outcome.output, re.MULTILINE)
     return {name: (int(count), int(step)) for name, count, step in found}
 

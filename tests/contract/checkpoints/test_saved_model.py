@@ -1,4 +1,4 @@
-"""What a script saves at its end for others to load is a whole model, also where the plan shards the weights."""
+"""The model that a script saves at its end is whole, even if the plan shards its weights."""
 
 from __future__ import annotations
 

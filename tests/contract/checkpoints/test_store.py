@@ -1,4 +1,4 @@
-"""The store of checkpoints on a real disk: a process that is killed while saving, fences, torn manifests."""
+"""The checkpoint store on a real disk: a process killed during a save, fences, torn manifests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memtune_runner.rank.settings import Settings
 
 PLAN = Plan.parse("bf16-z2-none-mb2x2")
 
-# Saves step 1, then is killed at a point of saving step 2, as a node that loses its power is.
+# Saves step 1, then is killed at a point of saving step 2, as in a power failure.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_save_that_is_killed_leaves_the_previous_checkpoint_the_newest(point: 
     found = newest(tmp_path)
     assert found is not None
     assert (found.manifest.step, found.manifest.samples) == (step, 8 * step)
-    saved(tmp_path, 2, attempt=1)  # and what was left behind is in nobody's way
+    saved(tmp_path, 2, attempt=1)  # and the remains are in nobody's way
     assert _newest_step(tmp_path) == 2
 
 
@@ -232,7 +232,7 @@ def test_a_relaunch_goes_on_from_the_newest(tmp_path: Path) -> None:
 
 
 def test_a_training_that_began_again_finds_nothing_of_before_and_loses_nothing(tmp_path: Path) -> None:
-    """Another optimizer could not go on from it, and it has come further than what is saved now."""
+    """Another optimizer could not resume from it, and it has more samples than what is saved now."""
     before = saved(tmp_path, 9, attempt=1)
     torn = tmp_path / "output" / "checkpoint-7"
     torn.mkdir(parents=True)

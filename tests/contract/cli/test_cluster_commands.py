@@ -1,4 +1,4 @@
-"""The commands that read a cluster: which one they find, how it refuses, and what status and report print of it."""
+"""The commands that read a cluster: which cluster they find, their errors, and the output of status and report."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_an_interruption_is_silent(
         is_over.wait(60)
         return found(told_job())
 
-    # Nobody is there any more to take its answer.
+    # The client is gone before its answer.
     monkeypatch.setattr(server, "handle_error", lambda *_: None)
     server.answer(JOB, hangs)
     paths = os.pathsep.join(str(ROOT / package) for package in ("core", "cli", "operator"))
-    # What runs in the background has Ctrl-C ignored, and hands that on.
+    # A background process ignores Ctrl-C, and its children inherit that.
     process = subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "memtune_cli.main", command, NAME, *flags],
         env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -1,4 +1,4 @@
-"""The `memtune` command as a user meets it: its pages, documents and exit codes."""
+"""The `memtune` command as a user sees it: pages, documents and exit codes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_a_plans_name_leaves_out_is_the_jobs(capsys: pytest.CaptureFixture[
 
 
 def test_a_kernel_that_the_plan_leaves_out_decides_whether_it_can_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """The job says sdpa; flash, a plan's own default, has no kernel for fp32."""
+    """The job says sdpa; flash, a plan's default, has no kernel for fp32."""
     assert main(["estimate", str(ROOT / "examples" / "quickstart.yaml"), "--plan", "fp32-ddp-full-mb8x8"]) == 0
     assert "\nfp32-ddp-full-mb8x8-sdpa\n" in capsys.readouterr().out
 
@@ -213,7 +213,7 @@ def test_a_picture_names_no_plans_that_it_does_not_show(tmp_path: Path, capsys: 
 def test_a_picture_of_an_endless_batch_shows_a_few_micro_batches(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of its thousands of divisors; and not found by trying every number up to the root of 10^16."""
+    """The batch has thousands of divisors; trying every number up to the root of 10^16 would not end."""
     drawn: list[int] = []
 
     def draw(*drawing: Any) -> None:
@@ -239,7 +239,7 @@ def test_no_plan_fits_a_small_gpu_and_the_page_says_what_would(
     document = json.loads(capsys.readouterr().out)
     assert document["fitting"] == document["uncertain"] == []
     assert document["advice"]
-    # Another GPU changes the verdict, not the job.
+    # Another GPU changes the verdict but not the job.
     assert main(["plan", small, "--gpu", "h100-80gb"]) == 0
 
 
@@ -258,7 +258,7 @@ def test_a_gpu_that_had_to_be_guessed_is_told(
     document = json.loads(capsys.readouterr().out)
     assert document["gpu"]["guessed"]
     assert "NVIDIA-H800 is unknown" in document["notes"][0]
-    # What the user names on the command line is no guess.
+    # A GPU named on the command line is no guess.
     main([*command, file, "--gpu", "h100-80gb", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
     assert (document["gpu"]["guessed"], document["notes"]) == (False, [])
@@ -349,7 +349,7 @@ def test_mode_fixed_shows_the_plan_of_the_job(tmp_path: Path, capsys: pytest.Cap
 
 
 def asking_for_offload(**resources: object) -> dict[str, object]:
-    """The dense example with optimizer states on the host, 130 GiB a pod, in a container of these resources."""
+    """Return the dense example with optimizer states on the host, 130 GiB a pod, in a container of these resources."""
     space = {"zeroStages": [2], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": ["none", "optimizer"]}
     container = {"name": "trainer", "image": "mine:1", "command": ["python", "train.py"], "resources": resources}
     return job(tuning__space=space, template={"spec": {"containers": [container]}})

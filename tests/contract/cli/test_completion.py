@@ -1,4 +1,4 @@
-"""The completion scripts: what the shells make of them."""
+"""The completion scripts in each shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from memtune_cli.main import main
 
-# What bash does when the user presses the tabulator behind the words.
+# What bash runs when the user presses Tab after the words.
 _PRESS_TAB = """
 eval "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"

@@ -1,6 +1,6 @@
-"""`memtune emulate JOB.yaml`: the page and the document of what runs told, against golden texts, and bad input.
+"""`memtune emulate JOB.yaml`: page and document of the runs against golden texts, and bad input.
 
-After a change that is meant, write the golden files anew by running this file with ``MEMTUNE_WRITE_GOLDEN=1``.
+After an intended change, rewrite the golden files by running this file with ``MEMTUNE_WRITE_GOLDEN=1``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SITE = {"line": "/home/me/train.py:21", "within": "/lib/site-packages/transform
 
 
 def result(plan: str, **changes: Any) -> dict[str, Any]:
-    """What a run that ended well tells."""
+    """Return the result of a successful run."""
     phases = {"init": (10, 10, 11), "forward": (61, 62, 66), "backward": (63, 64, 66), "optimizer-step": (30, 30, 66)}
     history = {
         "isWhole": True, "phase": "backward", "tensorBytes": 63 * _GIB, "step": None,
@@ -57,13 +57,13 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
 
 
 def nothing(plan: str, **changes: Any) -> dict[str, Any]:
-    """What a run tells that never came to use the GPU."""
+    """Return the result of a run that never used the GPU."""
     kept = {name: value for name, value in result(plan).items() if name in ("plan", "seconds", "allocatorRetries")}
     return {**dict.fromkeys(result(plan)), **kept, "steps": 0, **changes}
 
 
 def told() -> tuple[Any, dict[str, Any]]:
-    """The case and the document of four runs that ended differently."""
+    """Return the case and document of four runs with different outcomes."""
     empty = {"isWhole": True, "phase": "", "tensorBytes": 0, "largest": [], "step": None}
     oom = "OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB."
     case = _case(Namespace(words=[JOB], gpu=None))
@@ -77,7 +77,7 @@ def told() -> tuple[Any, dict[str, Any]]:
 
 
 def golden() -> dict[str, str]:
-    """The text of each golden file as it should be."""
+    """Return the expected text of each golden file."""
     case, found = told()
     shown = "\n".join([*page(Screen(110, colours=False, unicode=True), case, found), ""])
     return {"emulate-job.txt": shown, "emulate-job.json": json_output.dump(found, "json") + "\n"}

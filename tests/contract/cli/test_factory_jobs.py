@@ -1,4 +1,4 @@
-"""`memtune run` and `memtune plan` of a job with a factory, as processes: traced, or told why not."""
+"""`memtune run` and `memtune plan` of a job with a factory, as processes: traced, or an error message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def job(directory: Path, factory: str, **model: Any) -> Path:
 
 
 def predicted(file: Path) -> tuple[int, str, dict[str, Any]]:
-    """What `memtune run` ends with, what it said, and the status that it left."""
+    """Return the exit code, the output and the status of `memtune run`."""
     state = file.parent / "state"
     done = subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],

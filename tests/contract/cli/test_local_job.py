@@ -1,4 +1,4 @@
-"""What `status`, `report` and `logs` tell of a job of `memtune run`, read from its state directory."""
+"""`status`, `report` and `logs` of a `memtune run` job, read from its state directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|cluster|namespaces?|operator|resear
 
 
 def kept(directory: Path, job: dict[str, Any]) -> str:
-    """The state directory of a job whose checkpoints are on a volume."""
+    """Return the state directory of a job whose checkpoints are on a volume."""
     job["spec"]["checkpoint"] |= {"volume": {"persistentVolumeClaim": {"claimName": "own"}}}
     directory.mkdir(exist_ok=True)
     (directory / "job.json").write_text(json.dumps(job))
@@ -35,7 +35,7 @@ def kept(directory: Path, job: dict[str, Any]) -> str:
 
 @pytest.fixture
 def state(tmp_path: Path) -> str:
-    """The state of the told job, of which the first attempt ran out of memory."""
+    """The state of the told job, whose first attempt ran out of memory."""
     directory = tmp_path / "state"
     run = directory / "runs" / f"{NAME}-train-1"
     run.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`memtune logs`: whose log comes first, and why there may be none."""
+"""`memtune logs`: the order of logs, and why there may be none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def pod(number: int, index: int = 0, **state: Any) -> dict[str, Any]:
-    """A pod of a train run; its ranks share the node."""
+    """Return a pod of a train run whose ranks share the node."""
     run = f"{NAME}-train-{number}"
     owner = {"kind": "MemoryTunedJob", "name": NAME, "uid": "0b5e", "controller": True}
     labels = {"memtune.dev/job": NAME, "memtune.dev/run": run, "memtune.dev/index": str(index)}

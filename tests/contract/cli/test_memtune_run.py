@@ -1,4 +1,4 @@
-"""`memtune run`: the whole loop with processes of this machine, interrupted in the middle and gone on with."""
+"""`memtune run`: the whole loop with processes of this machine, interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiny_rehearsal import tiny_rehearsal
 
 _PATHS = os.pathsep.join(sys.path)
 _SECONDS = 300
-# Where a pod would mount the volume of the checkpoints; on one machine nobody mounts it.
+# Where a pod would mount the checkpoint volume; on one machine nothing is mounted.
 MOUNTED = Path("/mounted-in-pods-only")
 
 
@@ -45,13 +45,13 @@ def start(file: Path) -> subprocess.Popen[str]:
 
 
 def told_once(said: str) -> None:
-    """Whatever is told has a line of its own, and no other line repeats it."""
+    """Check that each message has its own line and no line repeats."""
     told = [re.sub(r"^\S+  (\[\w+\] ?)?", "", line) for line in said.splitlines()]
     assert sorted({line for line in told if line and told.count(line) > 1}) == [], said
 
 
 def processes_of(state: Path) -> list[str]:
-    """What still runs and was told of this state directory."""
+    """Return the running processes with this state directory in their variables."""
     told = str(state).encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -101,7 +101,7 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_a_terminal_that_is_closed_ends_what_runs(tmp_path: Path) -> None:
-    """Whoever is told of that cannot say so any more: there is nothing left to write to."""
+    """Nothing can be printed any more: the terminal is gone."""
     file, state = job(tmp_path), tmp_path / "state"
     terminal, inner = pty.openpty()
     process = subprocess.Popen(
@@ -145,7 +145,7 @@ def test_whatever_became_of_the_state_an_interruption_ends_everything(tmp_path: 
     state = tmp_path / "state"
     process = start(job(tmp_path))
     wait_for(state / "runs" / "tiny-probe-1" / "process.json", process)
-    process.send_signal(signal.SIGSTOP)  # else the job may fail of it and end before the interruption arrives
+    process.send_signal(signal.SIGSTOP)  # otherwise the job may fail and end before the interruption arrives
     if garbage is None:
         shutil.rmtree(state)
     else:

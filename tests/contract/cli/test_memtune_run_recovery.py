@@ -1,4 +1,4 @@
-"""`memtune run` of the quickstart: its GPU loses memory in the middle, and it gets up again by itself."""
+"""`memtune run` of the quickstart: its GPU loses memory during the training, and the job recovers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 
 
 def undisturbed(directory: Path, plan: str) -> Path:
-    """The quickstart under a plan that is given, and with a GPU that keeps its memory."""
+    """Write the quickstart with a given plan and a GPU that keeps its memory."""
     documents = list(yaml.safe_load_all(QUICKSTART.read_text()))
     spec = documents[-1]["spec"]
     del spec["resources"]["shrink"]

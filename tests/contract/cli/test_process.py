@@ -1,4 +1,4 @@
-"""The `memtune` command as a process of its own: what it imports, and outputs that end early."""
+"""The `memtune` command as a process: what it imports, and output that is closed early."""
 
 from __future__ import annotations
 

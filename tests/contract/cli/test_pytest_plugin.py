@@ -1,4 +1,4 @@
-"""The pytest plugin in pytest's own test bench: baselines, limits, and where no GPU can be emulated."""
+"""The pytest plugin under pytester: baselines, limits, and machines that cannot emulate a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEST = "def test_step(assert_peak):\n    assert_peak('train.py'{options})\n"
 
 
 class Emulation:
-    """Stands for `memtune emulate`: gives a peak, and keeps the command."""
+    """Replaces `memtune emulate`: returns a peak and records the command."""
 
     def __init__(self) -> None:
         self.peak_gib = 8.0
@@ -37,7 +37,7 @@ class Emulation:
 
 @pytest.fixture(autouse=True)
 def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor this one by its entry point, whether MemTune is installed here or not."""
+    """Disable entry points, whether or not MemTune is installed here."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 

@@ -88,7 +88,7 @@ def test_what_is_nested_without_end_is_refused_with_its_place(
 def test_json_is_read_where_yaml_would_not_have_it(
     label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # json writes the first as two escapes, which YAML knows one by one alone; the keys of YAML end at 1,024 characters.
+    # json writes the first as two escapes, which YAML accepts only one by one; YAML keys end at 1,024 characters.
     config = {**job()["spec"]["model"]["hfConfig"], "label2id": {label: 0}}
     assert main(["plan", written(tmp_path, json.dumps(job(model={"hfConfig": config})))]) == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`memtune study`: the probes of a job as a study that Optuna's own tools open as it is."""
+"""`memtune study`: a job's probes as a study that Optuna's tools can open."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_was_emulated_is_told_apart(tmp_path: Path, url: str) -> None:
 
 
 def ended_early() -> dict[str, Any]:
-    """The same job, whose first probe had found the faster plan, so that the second one ended early."""
+    """Return the same job with a first probe on the faster plan, so that the second one ended early."""
     job = told_job()
     first, second = job["status"]["probes"][:2]
     second["pruned"] = "speed"

@@ -1,4 +1,4 @@
-"""`memtune timeline`: what it prints, what it draws, what it refuses."""
+"""`memtune timeline`: its text, its drawing and its errors."""
 
 from __future__ import annotations
 

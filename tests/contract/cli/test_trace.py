@@ -1,4 +1,4 @@
-"""`memtune trace`: from a user's function to a file, or to a sentence."""
+"""`memtune trace`: from a user's function to a file or an error message."""
 
 from __future__ import annotations
 

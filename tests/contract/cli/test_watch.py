@@ -1,4 +1,4 @@
-"""`memtune watch`: through every drop to the end of the job, with its ranks, on a terminal and without one."""
+"""`memtune watch`: follows a job to its end through lost connections, with its ranks, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_end_of_a_watch_is_the_end_of_the_job(server: ApiServer, flags: Flag
 
 
 def metrics(steps: int) -> tuple[int, str]:
-    """What the pod of eight ranks answers."""
+    """Return the metrics of a pod with eight ranks."""
     seconds = {"step_seconds_count": steps, "step_seconds_sum": 2.0 * steps}
     values = {"hbm_total_bytes": 8e10, "hbm_peak_reserved_bytes": 6e10, **seconds}
     lines = (f'memtune_{name}{{rank="{rank}"}} {value}' for rank in range(8) for name, value in values.items())
@@ -70,7 +70,7 @@ HEARD = f"{PODS}/{NAME}-train-2-0:9400/proxy/metrics"
 
 
 def until_heard(server: ApiServer, times: int = 2) -> None:
-    """The job goes on until its ranks have been asked so often."""
+    """Keep the job running until its ranks were scraped this often."""
 
     def job() -> tuple[int, str]:
         heard = sum(1 for asked in server.asked if asked == HEARD)

@@ -1,4 +1,4 @@
-"""Many random histories of a job in a hostile world: what `tests/unit` plays a few of."""
+"""Many random histories of a job in a hostile cluster; `tests/unit` plays a few."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_si
 
 @pytest.fixture(autouse=True, scope="module")
 def _remembered_models() -> Iterator[None]:
-    """Histories of the same few jobs learn the same lessons, so that most models need not be computed again."""
+    """Cache models: histories of the same few jobs make the same measurements."""
     patch = pytest.MonkeyPatch()
     patch.setattr(job_knowledge, "_cached", lru_cache(4096)(job_knowledge._cached.__wrapped__))
     yield

@@ -1,4 +1,4 @@
-"""docs/compatibility.md: its versions are those of locks, workflow and code, its messages those that are shown."""
+"""docs/compatibility.md: its versions match locks, workflow and code, and its messages are real ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLAN = Plan.parse("bf16-z2-none-mb1x1")
 
 
 def rows(header: str) -> dict[str, list[str]]:
-    """A table of the page by its first column."""
+    """Return a table of the page by its first column."""
     table = _PAGE.partition(f"| {header} |")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in table]
     return {first: rest for first, *rest in cells}

@@ -1,4 +1,4 @@
-"""Which way the demo goes on a machine, and the commands of docker and kind, with executables in their places."""
+"""Which kind of cluster the demo uses on a machine, and the commands of docker and kind, with stubs for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.demo.terminal import DemoError, check_recovery
 
 
 class Machine:
-    """A PATH with these commands alone. Each notes its words, prints what it is told to and ends with its code."""
+    """A PATH with only these commands. Each records its arguments, prints its text and exits with its code."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bin = directory / "bin"
@@ -155,7 +155,7 @@ def test_a_failed_command_ends_the_demo_with_its_name(machine: Machine, tmp_path
 
 @pytest.fixture
 def left(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A machine with something of every way: what `clean` runs is noted, and the kind cluster was made by a demo."""
+    """A machine with remains of every kind: records what `clean` runs; a demo created the kind cluster."""
     machine.has("docker")
     machine.has("kind", prints="other\\nmemtune-demo\\n")
     monkeypatch.setitem(ways._LACKING, "devcluster", str)

@@ -1,4 +1,4 @@
-"""The pages point at what is there, and their tables have what the code has."""
+"""The documentation's links lead somewhere, and its tables match the code."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def _anchors(page: Path) -> set[str]:
-    """What GitHub makes of the headings; a block of code has none."""
+    """Return GitHub's anchors for the headings outside code blocks."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def _rows(page: str, header: str) -> Iterator[list[str]]:
-    """The rows of every table of a page whose first column bears this name, without the marks of code and links."""
+    """Yield the rows of every table whose first column has this name, without code and link markup."""
     is_wanted = False
     for line in (_DOCS / page).read_text().splitlines():
         cells = [re.sub(r"`|\[|\]\(.*\)", "", cell).strip() for cell in line.strip("|").split("|")]
@@ -54,7 +54,7 @@ def _first_column(page: str, header: str) -> list[str]:
 
 
 def _families(directory: Path) -> Iterator[tuple[str, str, str]]:
-    """Name and type of each metric of the operator and of the runner, with the labels of the golden list."""
+    """Yield name, type and golden labels of each metric of the operator and the runner."""
     for owner, families in (("operator", Metrics().registry.collect()), ("runner", Collector(directory).collect())):
         for family in families:
             name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
@@ -94,7 +94,7 @@ def test_the_memory_model_has_every_component() -> None:
 
 def test_recovery_has_every_verdict_and_every_rung() -> None:
     assert _first_column("recovery.md", "verdict") == sorted(map(str, Verdict))
-    # The ladder has them in its own order; a rung may have several steps.
+    # The ladder's order; a rung may have several steps.
     assert [row[0] for row in _rows("recovery.md", "rung")] == list(dict.fromkeys(rung.name for rung in RUNGS))
 
 

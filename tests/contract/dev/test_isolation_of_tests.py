@@ -1,4 +1,4 @@
-"""Unit and contract tests are kept to their temporary directory: each way out of it is refused and fails the test."""
+"""Unit and contract tests are confined to their temporary directory: each escape is refused and fails the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make kind`: what it asks of docker and kind, which are stand-ins here, and of the nodes' API server."""
+"""`make kind`: its calls of docker and kind, which are stubs here, and of the nodes' API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools import kind_cluster
 
 NODES = ("memtune-tests-control-plane", "memtune-tests-worker")
 IMAGES = [*(image_name(image) for image in OURS), BASE_IMAGE]
-# It notes what it is asked for. `kind create` leaves a kubeconfig where it was told to, and `kind get nodes` names two.
+# Records its arguments. `kind create` writes a kubeconfig, and `kind get nodes` names two nodes.
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$ASKED"
 for word in "$@"; do
@@ -43,7 +43,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def asked(tmp_path: Path, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The commands that were run, in a file; nothing of this machine's docker, kind or kubeconfig is used."""
+    """A file of the executed commands; this machine's docker, kind and kubeconfig are not used."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("docker", "kind"):
@@ -60,7 +60,7 @@ def asked(tmp_path: Path, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_up_makes_two_nodes_with_images_and_gpus(
     tmp_path: Path, api: ApiServer, asked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # First the nodes as they are, then without the images, then with half of what is needed, then with all of it.
+    # The nodes as they are, without the images, with half of what is needed, with all of it.
     states: list[tuple[list[str], int]] = [([], 0), ([], 0), (IMAGES[:1], 8), (IMAGES, 8)]
     api.answer("/api/v1/nodes", *(listed(*(node(name, images, gpus) for name in NODES)) for images, gpus in states))
     work = tmp_path / "kind"

@@ -1,4 +1,4 @@
-"""A release: its tag agrees with everything that tells a version, and its chart names the registry's images."""
+"""A release: its tag matches every version, and its chart names the registry's images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2027-01-01\n\n## [1
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A checkout in which all agree on 1.2.0."""
+    """A checkout in which everything has version 1.2.0."""
     (tmp_path / "charts" / "memtune").mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
     (tmp_path / "charts" / "memtune" / "Chart.yaml").write_text(_CHART)

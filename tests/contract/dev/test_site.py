@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, and its pages load nothing from elsewhere."""
+"""The documentation site: it builds without warnings, and its pages load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_is_linked_outside_of_docs_is_a_page(site: Path) -> None:
     page = (site / "repository" / "examples" / "hf-trainer.yaml" / "index.html").read_text()
     assert "<h1" in page
     assert "MemoryTunedJob" in page
-    # From docs/ to the examples, and from these back.
+    # From docs/ to the examples and back.
     assert 'href="../repository/examples/env.yaml/"' in (site / "integrations" / "index.html").read_text()
     back = (site / "repository" / "examples" / "index.html").read_text()
     assert 'href="../../integrations/"' in back

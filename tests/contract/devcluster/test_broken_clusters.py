@@ -1,4 +1,4 @@
-"""A cluster that is dead, or whose files a full disk or a power cut has broken: a sentence, and `down` goes through."""
+"""A dead cluster, or one with files broken by a full disk or a power cut: an error message, and `down` works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dev.cluster.supervisor import boot_id, leave_running, part_pids
 
 @pytest.fixture
 def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The state of a cluster whose supervisor has gone."""
+    """The state of a cluster whose supervisor is gone."""
     for module in (layout, state, cluster):
         monkeypatch.setattr(module, "STATE", tmp_path)
     monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
@@ -51,7 +51,7 @@ def test_whoever_looks_at_the_same_time_is_no_supervisor(tmp_path: Path) -> None
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert state.supervisor_pid(lock) == 42
-        # A look takes the lock as well, for as long as it lasts.
+        # A look also holds the lock while it lasts.
         fcntl.flock(held, fcntl.LOCK_UN)
         taken: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def test_a_supervisor_that_dies_at_once_is_not_waited_for(tmp_path: Path) -> Non
 
 @pytest.fixture
 def did(dead: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What `up` does on the dead cluster, of which nothing is done."""
+    """What `up` would do on the dead cluster."""
     did: list[str] = []
 
     def down() -> None:
@@ -119,7 +119,7 @@ def did(dead: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
     asked: int | None, nodes: int, dead: Path, did: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A power cut, or whoever ends all processes at once, leaves files, interfaces and namespaces."""
+    """A power cut, or killing all processes, leaves files, interfaces and namespaces."""
     (dead / "nodes").write_text("2")
     cluster.up(asked)
     assert did == ["down", f"start {nodes}"]
@@ -172,7 +172,7 @@ def test_a_broken_file_of_the_state_is_a_sentence(
 def test_a_node_that_has_not_begun_or_has_ended_is_told(
     name: str, dead_part: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of a number that no process has: none is as high.
+    # A pid beyond the maximum, which no process has.
     parts = {name: {"pid": 2**30, "dead": dead_part}}
     (tmp_path / "status.json").write_text(json.dumps({"boot": boot_id(), "parts": parts}))
     monkeypatch.setattr(node, "STATUS", tmp_path / "status.json")

@@ -1,4 +1,4 @@
-"""What an installation leaves: no service that starts with the machine, and no prohibition to start any."""
+"""An installation enables no service at boot, and masks none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dev.cluster import packages
 from dev.cluster.shell import ClusterError
 from dev.cluster.versions import SUITABLE
 
-# What apt does to the units of a package it installs, an alias and an escaped name among them.
+# What apt does to the units of a package, with an alias and an escaped name.
 APT = r"""
 mkdir -p multi-user.target.wants
 for unit in etcd2.service multi-user.target.wants/etcd.service "multi-user.target.wants/a\x2db.service"; do

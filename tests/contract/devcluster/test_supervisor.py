@@ -1,4 +1,4 @@
-"""What the supervisor does with a part that does not become ready, and what it tells of parts that are started anew."""
+"""The supervisor: parts that do not become ready, and messages about parts that are restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulated GPU's C, compiled alone and called as torch would call it: books, copies, driver, messages."""
+"""The emulated GPU's C library, compiled alone and called as torch would: accounting, copies, driver, messages."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
     free, address = _free_bytes(library), ctypes.c_void_p()
     assert library.cudaMallocManaged(ctypes.byref(address), ctypes.c_size_t(2 * GIB), 1) == 0
     assert _free_bytes(library) == free
-    ctypes.memset(address, 1, 4096)  # the host reaches it
+    ctypes.memset(address, 1, 4096)  # the host can access it
     assert library.cudaMemPrefetchAsync(address, ctypes.c_size_t(4096), 0, None) == 0
     assert library.cudaFree(address) == 0
     assert _free_bytes(library) == free

@@ -1,4 +1,4 @@
-"""What a tensor of one value holds, that an operator makes of nothing but numbers."""
+"""The value of a uniform tensor from a creation operator."""
 
 from __future__ import annotations
 

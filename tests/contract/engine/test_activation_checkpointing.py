@@ -1,4 +1,4 @@
-"""Activation checkpointing: which blocks, the same gradients, the same random numbers, less memory."""
+"""Activation checkpointing: the right blocks, the same gradients and random numbers, less memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Layer(nn.Module):
-    """Counts its forward passes; takes and gives what Hugging Face layers do."""
+    """Counts its forward passes; has the signature of Hugging Face layers."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Model(nn.Module):
 
 
 class Saved:
-    """Counts the bytes that autograd keeps at the end of a forward pass, each tensor once, weights left out."""
+    """Counts the bytes that autograd keeps after a forward pass, each tensor once, without weights."""
 
     def __init__(self, model: nn.Module) -> None:
         self._weights = {each.data_ptr() for each in model.parameters()}

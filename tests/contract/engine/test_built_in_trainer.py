@@ -1,4 +1,4 @@
-"""The built-in trainer: what was interrupted by an out-of-memory goes on under a smaller plan, with the same loss."""
+"""The built-in trainer: after an out-of-memory it resumes on a smaller plan with the same loss."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "trainer_script.py
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 2048, "vocabSize": 256}
 ARCHITECTURE = json.dumps(asdict(from_facts(FACTS)))
 LARGE, SMALL = "fp32-ddp-none-mb8x1", "fp32-ddp-full-mb2x4"
-# Between what the two plans reserve: 62 MiB and 44 MiB. Smaller tensors would leave no whole segment to be taken away.
+# Between the plans' reservations of 62 and 44 MiB. Smaller tensors would leave no whole segment to take away.
 BUDGET_BYTES = 50 * MIB
 
 
 def train(plan: str, directory: Path, world: int = 1, **variables: str) -> Outcome:
-    """Rank 0 of a run to its end."""
+    """Run rank 0 to its end."""
     directory.mkdir()
     variables = {"ARCHITECTURE": ARCHITECTURE, "INTEGRATION": "env", **variables}
     return run(SCRIPT, plan, directory, world, **variables)[0]
@@ -46,7 +46,7 @@ def losses(outcome: Outcome) -> dict[int, float]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses of a run that nothing interrupts."""
+    """The losses of an uninterrupted run."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("TRAINER_ARGUMENTS", "--steps 6 --evaluate-every 3")
         undisturbed = train(LARGE, tmp_path_factory.mktemp("undisturbed") / "run")
@@ -107,7 +107,7 @@ def test_another_sharding_or_world_goes_on_with_the_same_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = tmp_path / "store"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of the conversion, which is a process of its own
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for the conversion, which is a subprocess
     monkeypatch.setenv("TRAINER_ARGUMENTS", "--steps 2")
     first = train(saved, tmp_path / "first", saved_world, CHECKPOINT_PATH=str(store), ATTEMPT="0")
     assert first.exit_code == 0, first.output

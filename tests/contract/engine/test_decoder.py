@@ -1,4 +1,4 @@
-"""The built-in decoder has exactly the parameters that the predictor counts, and learns."""
+"""The built-in decoder has exactly the predicted parameter count, and it learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state of blocks is cut anywhere with nothing of its library but ``narrow``, ``dequantize`` and ``copy_``.
+"""Block-wise states are sliced anywhere using only ``narrow``, ``dequantize`` and ``copy_``.
 
 Its other parts have other names in each version of torchao; resume/test_eight_bit_optimizers.py has one of them as is.
 """
@@ -15,7 +15,7 @@ from memtune_runner.engine.eight_bits import CutAnywhere, Planner
 
 
 class Blocks(torch.Tensor):
-    """As torchao's state: cut between two blocks alone."""
+    """Like torchao's state: sliced only between blocks."""
 
     block_size = 4
 

@@ -1,4 +1,4 @@
-"""The engine under every backend, on 1, 2 and 4 ranks: one global batch, one loss curve, whatever the plan.
+"""The engine under every backend on 1, 2 and 4 ranks: one global batch, one loss curve under any plan.
 
 The reference is a plain training loop without the engine: one process, one batch, no micro-batches.
 """
@@ -60,7 +60,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def results(world: int, directory: Path) -> dict[str, Any]:
-    """What every plan did on so many ranks: one start of the processes for all of them."""
+    """Return every plan's result on ``world`` ranks, from one start of the processes."""
     return trained_by_ranks(directory / str(world), world, EXACT.get(world, []) + CLOSE.get(world, []))
 
 

@@ -1,4 +1,4 @@
-"""Which layers become fp8 ones: torchao is no dependency of ours, so a module of its name and signature stands in."""
+"""Which layers become fp8 layers; a module with torchao's name and signature replaces it, as it is no dependency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUDA = torch.device("cuda", 0)
 
 
 class Float8Linear(nn.Linear):
-    """What torchao puts in a layer's place."""
+    """torchao's replacement for a layer."""
 
 
 def convert_to_float8_training(

@@ -1,4 +1,4 @@
-"""The optimizers of plans, on one rank without any wrapper."""
+"""The optimizers of plans, on one rank without a wrapper."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_frozen_weights_are_left_out() -> None:
 
 
 def with_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the two that have 8-bit optimizers this one is installed."""
+    """Make this the only installed library with 8-bit optimizers."""
     for name in ("bitsandbytes", "bitsandbytes.optim", "torchao", "torchao.optim"):
         monkeypatch.setitem(sys.modules, name, None)
     package, module = ModuleType(library), ModuleType(f"{library}.optim")

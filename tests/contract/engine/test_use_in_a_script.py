@@ -1,4 +1,4 @@
-"""How a script uses the engine: what it is told when it uses it wrongly, batches of any shape, probes."""
+"""The engine in a script: errors for wrong use, batches of any shape, probes."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_model_that_has_its_own_attention_alone_keeps_it(family: str, attentio
 
     sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8}
     config = AutoConfig.for_model(family, **sizes, num_key_value_heads=2, intermediate_size=48)
-    automatic: Any = AutoModelForCausalLM  # transformers leaves it untyped
+    automatic: Any = AutoModelForCausalLM  # untyped in transformers
     model = automatic.from_config(config)
     prepare(model, PLAN, torch.device("cpu"))
     assert model.config._attn_implementation == attention

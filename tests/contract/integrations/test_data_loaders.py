@@ -1,4 +1,4 @@
-"""What becomes of a script's data loader under integration accelerate."""
+"""A script's data loader under the accelerate integration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def collate(rows: list[int]) -> list[int]:
 
 
 def begin(_: int) -> None:
-    """What a worker does first."""
+    """A worker's init function."""
 
 
 def loader_of(data: Any, **options: Any) -> DataLoader[Any]:
@@ -76,7 +76,7 @@ def test_a_loader_that_has_begun_begins_anew() -> None:
 
 def test_only_torchs_own_batches_are_cut() -> None:
     class InPairs(BatchSampler):
-        """Batches that have a reason."""
+        """Batches with a custom structure."""
 
     given = loader_of(range(8), batch_sampler=BatchSampler(SequentialSampler(range(8)), 8, drop_last=False))
     assert list(in_micro_batches(given, 4, None)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -99,9 +99,9 @@ def test_the_loader_that_shuffles_or_streams_is_trained_on() -> None:
     ("loader", "split_batches", "size"),
     [
         (DataLoader(ROWS, batch_size=64), False, 16),
-        (DataLoader(ROWS, batch_size=2), False, 2),  # never raised
+        (DataLoader(ROWS, batch_size=2), False, 2),  # never enlarged
         (DataLoader(ROWS, batch_size=64), True, 32),  # shared by two ranks
-        (DataLoader(ROWS, batch_size=64, shuffle=True), False, 64),  # another one that is trained on
+        (DataLoader(ROWS, batch_size=64, shuffle=True), False, 64),  # another training loader
         (DataLoader(ROWS, batch_size=None), False, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""The scripts of examples/scripts run as they are, each under the plan it is given, on virtual GPUs."""
+"""The scripts of examples/scripts, each under its plan on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
     outcomes = run(SCRIPTS / "hf_trainer.py", plan, tmp_path, 1, **variables)
     followed(outcomes, plan)
     applied = outcomes[0].report.applied
-    # The data has 32 tokens a row: a probe pads them, and its steps are two micro-batches long.
+    # The data has 32 tokens per row: a probe pads them, and its steps have two micro-batches.
     assert applied.largest_tokens == Plan.parse(plan).micro_batch * 48
     assert (applied.micro_steps, applied.checkpointed_blocks) == (2, blocks)
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
@@ -106,7 +106,7 @@ def test_a_model_that_comes_in_evaluation_mode_is_checkpointed_and_evaluated(pla
     ],
 )
 def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world: int, tmp_path: Path) -> None:
-    # The data has 32 tokens a row: a probe pads them.
+    # The data has 32 tokens per row: a probe pads them.
     variables = {**PROBE, "INTEGRATION": "accelerate", "SEQUENCE_LENGTH": "48"}
     outcomes = run(PROGRAMS / "accelerate_loaders.py", plan, tmp_path, world, [kind], **variables)
     followed(outcomes, plan)

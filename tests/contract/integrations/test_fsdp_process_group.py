@@ -1,4 +1,4 @@
-"""With which backends the Trainer and accelerate begin a process group under FSDP, on a machine with a GPU."""
+"""The backends of a process group under FSDP with the Trainer and accelerate, on a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memtune_runner.rank.settings import Settings
 
 
 class BegunError(Exception):
-    """Ends a script where its process group would begin."""
+    """Ends a script where its process group would start."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setenv("LOCAL_RANK", "0")
     AcceleratorState._reset_state(reset_partial_state=True)
     yield backends
-    # What broke off half-way is the state of the whole process.
+    # The interrupted initialization is state of the whole process.
     AcceleratorState._reset_state(reset_partial_state=True)
 
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer and Fabric follow their plan, and what cannot work is refused in one line."""
+"""Lightning's Trainer and Fabric apply their plan, and reject in one line what cannot work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 
 @pytest.fixture(autouse=True)
 def _launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launched")  # as the launcher sets it: Lightning must start no ranks
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launched")  # as the launcher sets it: Lightning must not start ranks
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
 
 
@@ -85,7 +85,7 @@ def test_a_framework_that_no_integration_reaches_is_refused_when_it_is_imported(
 
 
 def test_a_script_that_can_do_without_such_a_framework_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # its Trainer saves there
+    monkeypatch.chdir(tmp_path)  # the Trainer saves there
     (tmp_path / "axolotl.py").write_text("")
     script = tmp_path / "script.py"
     text = (PROGRAMS / "lightning_mistakes.py").read_text()

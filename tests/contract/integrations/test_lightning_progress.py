@@ -1,4 +1,4 @@
-"""How far a Trainer of Lightning was, counted in the batches of another plan."""
+"""Progress of Lightning's Trainer, converted to another plan's batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memtune_runner.rank.training_length import LibraryLength
 
 
 def progress(now: int, total: int, is_last: bool) -> dict[str, Any]:
-    """As Lightning has it in a callback at the end of a batch: completed comes behind it."""
+    """Return what Lightning has in a callback at the end of a batch: completed lags behind."""
     counts = [{"ready": n, "started": n, "processed": n, "completed": n - 1} for n in (now, total)]
     return {"current": counts[0], "total": counts[1], "is_last_batch": is_last}
 

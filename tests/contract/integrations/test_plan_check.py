@@ -1,4 +1,4 @@
-"""A training that differs from its plan, ended after its first steps instead of judged at its end."""
+"""A training that differs from its plan ends after its first steps."""
 
 from __future__ import annotations
 

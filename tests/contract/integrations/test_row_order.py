@@ -1,4 +1,4 @@
-"""A resumed training with accelerate goes on within its epoch: each row is trained once in every epoch."""
+"""A resumed accelerate training continues within its epoch: each row is trained once in every epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Steps = dict[int, list[int]]
 
 
 def train(plan: str, world: int, directory: Path, arguments: Sequence[str], **variables: str) -> Steps:
-    """The rows that each optimizer step has trained, on all ranks."""
+    """Return the rows that each optimizer step has trained, on all ranks."""
     told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(directory / "saves"), **variables}
     steps: Steps = {}
     for outcome in watched.run(SCRIPT, plan, directory, world, arguments, **told):
@@ -29,7 +29,7 @@ def train(plan: str, world: int, directory: Path, arguments: Sequence[str], **va
 
 
 def interrupted(step: int, plans: tuple[str, str], directory: Path, arguments: Sequence[str], world: int = 1) -> Steps:
-    """The rows of a training that was interrupted after a step, and went on under the second plan."""
+    """Return the rows of a training interrupted after a step and resumed under the second plan."""
     first = train(plans[0], world, directory, arguments, ATTEMPT="1")
     saved = directory / "saves" / f"step-{step}"
     told = {"ATTEMPT": "2", "RESUME_FROM": str(saved), "RESUME_SAMPLES": str(step * 8)}

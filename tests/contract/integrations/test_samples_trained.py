@@ -1,6 +1,6 @@
-"""The samples that a training trained, and those that it was to train, under every integration.
+"""Trained and total samples of a training, under every integration.
 
-A step takes 8 samples, and no epoch is a multiple of that. Evaluations are no part of it.
+A step takes 8 samples, and no epoch is a multiple of that. Evaluations do not count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run(script: Path, integration: str, directory: Path, arguments: Sequence[str
 
 
 def samples(outcome: watched.Outcome) -> tuple[int | None, int | None]:
-    """Those that were trained, and those that were to be."""
+    """Return trained and total samples."""
     return outcome.report.trained_samples, outcome.report.total_samples
 
 
@@ -54,7 +54,7 @@ def test_of_transformers_trainer(arguments: list[str], trained: int, total: int,
 def test_each_rank_of_a_trainer_tells_its_share(tmp_path: Path) -> None:
     script = PROGRAMS / "trainer_lengths.py"
     outcomes = watched.run(script, "fp32-ddp-none-mb2x2", tmp_path, 2, (), INTEGRATION="hf-trainer")
-    # 21 rows are filled up to 6 batches of 2 on each rank.
+    # 21 rows are padded to 6 batches of 2 on each rank.
     assert [samples(each) for each in outcomes] == [(24, 24), (24, 24)], outcomes[0].output[-3000:]
 
 
@@ -96,7 +96,7 @@ def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_
         (["--stream", "--max-steps", "5"], 40, None, 8),
         (["--own-accumulation", "--batch-size", "2", "--accumulation", "4"], 58, 58, None),
         (["--epochs", "3", "--max-steps", "3", "--all-epochs"], 24, 58, 8),
-        (["--listed"], 56, None, 8),  # accelerate does not see the end of a list, be it without a plan
+        (["--listed"], 56, None, 8),  # accelerate does not see the end of a list, even without a plan
     ],
 )
 def test_of_a_loop_with_accelerate(

@@ -1,4 +1,4 @@
-"""A script of accelerate's trains as long as it meant to, whatever the plan makes of its batches."""
+"""An accelerate script trains as long as it meant to, whatever the plan's batches are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(plan: str, directory: Path, arguments: Sequence[str], **variables: str) 
 
 
 def trained(outcome: watched.Outcome) -> tuple[int, int, float]:
-    """The optimizer steps that the script counted, the rows it saw, and its learning rate in the end."""
+    """Return the script's count of optimizer steps, the rows that it saw, and its last learning rate."""
     assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]
     found = re.search(r"trained (\d+) steps on (\d+) rows, learning rate (\S+)", outcome.output)
     assert found, outcome.output[-3000:]
@@ -44,7 +44,7 @@ def trained(outcome: watched.Outcome) -> tuple[int, int, float]:
 @pytest.mark.parametrize(
     ("plan", "arguments", "steps", "rows"),
     [
-        # The script's own batches are of 4 rows, 2 a step: here there are fewer of them, then more.
+        # The script's own batches have 4 rows, 2 per step: here there are fewer of them, then more.
         ("fp32-ddp-none-mb8x1", [], 8, 58),
         ("fp32-ddp-none-mb1x8", ["--epochs", "2"], 16, 116),
         ("fp32-ddp-none-mb1x8", ["--batch-size", "8", "--accumulation", "1"], 8, 58),
@@ -125,7 +125,7 @@ def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_wher
 
 
 class Accelerator:
-    """What a script uses of accelerate's to accumulate."""
+    """The part of accelerate's class that a script needs to accumulate."""
 
     sync_gradients = True
 
@@ -143,7 +143,7 @@ class Accelerator:
         return nullcontext()
 
     def backward(self) -> int:
-        """What the loss is divided by."""
+        """Return the divisor of the loss."""
         return self.gradient_accumulation_steps
 
 
@@ -163,7 +163,7 @@ RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_sample
 
 
 def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
-    """The Accelerator, the loader and the data module of a script that passed ``own``, under a plan of 1x8 batches."""
+    """Return Accelerator, loader and data module of a script that passed ``own``, under a plan of 1x8 batches."""
     schedule, patches = Schedule(settings, lambda: 0), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
@@ -178,7 +178,7 @@ def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tu
 
 
 def skipped(_: Loader, num_batches: int) -> range:
-    """What remains of the loader."""
+    """Return what remains of the loader."""
     return range(num_batches, 57)
 
 
@@ -265,18 +265,18 @@ def test_batches_that_a_resumed_script_passes_over_by_hand_are_those_that_were_t
 
 
 class Restored(BatchSampler):
-    """Batches that go on from the state that they are given."""
+    """Batches that continue from a restored state."""
 
     def state_dict(self) -> dict[str, int]:
-        """How far they have come."""
+        """Return the position."""
         return {}
 
 
 class RestoredRows(SequentialSampler):
-    """Rows that do so."""
+    """Rows that continue from a restored state."""
 
     def state_dict(self) -> dict[str, int]:
-        """How far they have come."""
+        """Return the position."""
         return {}
 
 

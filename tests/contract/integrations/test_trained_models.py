@@ -1,4 +1,4 @@
-"""Which of the objects that a script hands to `Accelerator.prepare` are trained."""
+"""Which of the objects that a script passes to `Accelerator.prepare` are trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot work is said in one line, with a report and an exit code of its own."""
+"""Bad input gives one line, a report and its own exit code."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
 
 
 def test_a_configuration_that_accelerate_cannot_read_is_named(tmp_path: Path) -> None:
-    install(tmp_path / "runner")  # with the real hooks: accelerate is imported under them
+    install(tmp_path / "runner")  # the real hooks: accelerate is imported under them
     place = Place(tmp_path / "runner", tmp_path)
     config, script = (
         place.script("distributed_type: 'NO'\nno_such_option: 1\n", "own.yaml"),
@@ -103,7 +103,7 @@ def test_a_missing_or_old_torch_is_named(place: Place) -> None:
             (packages / "torch" / "__init__.py").write_text("")
             (packages / f"torch-{version}.dist-info").mkdir()
             (packages / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
-        # -S leaves out the packages of this environment, as a bare image would.
+        # -S hides this environment's packages, as in a bare image.
         launch = place.run(sys.executable, "-S", "-c", "", told={"PYTHONPATH": str(packages)})
         assert launch.report.ending is Ending.BAD_INPUT
         assert message in launch.report.message

@@ -1,4 +1,4 @@
-"""Launchers that a program calls as a function: their script runs in the process that calls them, as its rank."""
+"""Launchers called as a function run their script in the calling process, which is a rank already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that stands still is ended, with the stacks of its threads in the log and a report that says so."""
+"""A hanging worker is ended, with its threads' stacks in the log and a report."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ with watching(settings, Rank(0, 0, 1, 1, 0), hang_limits=limits):
 """
 
 
-# What the thread that tells of the hang must not trip over.
+# Breaks what the watchdog's thread must not use.
 NO_DEVICE = """
 import threading
 from memtune_runner.device.statistics import VirtualStatistics
@@ -98,7 +98,7 @@ ending.report_of = lambda *_: time.sleep(600)
 def hang(
     tmp_path: Path, mishap: str = "", hangs_at: int = 1, seconds_after: float = 0, after_loop: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run a worker that hangs, below no launcher."""
+    """Run a hanging worker without a launcher."""
     script = HANGING.replace("{mishap}", mishap).replace("{hangs_at}", str(hangs_at))
     script = script.replace("{seconds_after}", str(seconds_after)).replace("{after_loop}", str(after_loop))
     path = f"{ROOT / 'core'}:{ROOT / 'runner'}"
@@ -138,7 +138,7 @@ def test_a_hang_after_the_training_loop_is_noticed_later(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runner that takes a second of silence for a hang, and looks every other second."""
+    """A runner for which a second of silence is a hang, and which checks every other second."""
     directory = tmp_path_factory.mktemp("pod") / "runner"
     install(directory)
     limits = directory / "memtune_runner" / "watch" / "hang.py"
@@ -158,14 +158,14 @@ def place(runner: Path, tmp_path: Path) -> Place:
 
 
 def known_at(launch: Launch) -> float:
-    """When a rank of this launch said that it hangs."""
+    """Return when a rank of this launch reported the hang."""
     assert launch.process.stderr is not None
     assert any("hangs: no optimizer step" in line for line in launch.process.stderr)
     return time.time()
 
 
 def over_at(launch: Launch) -> float:
-    """When all ranks of a launch had ended: it reports then, and takes its leave of the other nodes."""
+    """Return when all ranks had ended: the launcher then reports and leaves the other nodes."""
     return (launch.end().directory / "report.json").stat().st_mtime
 
 

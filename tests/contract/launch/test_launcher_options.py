@@ -1,4 +1,4 @@
-"""The launchers' own parsers agree with what MemTune knows of their options."""
+"""The launchers' own parsers agree with MemTune's table of their options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def deepspeed() -> argparse.ArgumentParser:
 
 
 def caught(parse: Callable[[], Any]) -> argparse.ArgumentParser:
-    """The parser that a function makes, at the moment when it is used."""
+    """Return the parser that a function builds, when it is used."""
     made: list[argparse.ArgumentParser] = []
     with patch.object(argparse.ArgumentParser, "parse_args", lambda parser, *_, **__: made.append(parser)):
         parse()

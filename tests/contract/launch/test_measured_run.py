@@ -1,4 +1,4 @@
-"""The whole runner: a real script, its real hooks on virtual GPUs, and the report that the launcher makes of it all."""
+"""The whole runner: a real script with real hooks on virtual GPUs, and the launcher's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real ranks on one node: how they are started, what they print, how each way to end is reported."""
+"""Real ranks on one node: how they start, their output, and the report of each kind of end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest
 
 OOM = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")'
-# Waits as a rank in a collective does: Python is not asked, so no signal handler runs.
+# Blocks as in a collective: no Python code runs, so no signal handler does.
 WAIT = "import time; time.sleep(60)"
 
 
@@ -34,7 +34,7 @@ def place(runner: Path, tmp_path: Path) -> Place:
 
 
 def lines_of(launch: Launch, rank: int) -> list[str]:
-    """What one rank printed, in its order."""
+    """Return the output of one rank in order."""
     prefix = f"[rank {rank}] "
     return [line.removeprefix(prefix) for line in launch.stdout.splitlines() if line.startswith(prefix)]
 
@@ -90,7 +90,7 @@ print(sum(name in os.environ for name in names), "of", len(names))
 def test_a_single_rank_finds_what_torchrun_sets_only_where_it_is_asked_for(
     place: Place, words: list[str], told: dict[str, str], found: int
 ) -> None:
-    """Loops like nanoGPT's take RANK for the order to use DistributedDataParallel on a GPU."""
+    """Loops like nanoGPT's take RANK as the order to use DistributedDataParallel on a GPU."""
     place.script(SHOWS_RANKS)
     launch = place.run(*words, told=told)
     assert lines_of(launch, 0) == [f"{found} of 7"], launch.stderr
@@ -185,7 +185,7 @@ def test_an_out_of_memory_in_one_rank_ends_all(place: Place) -> None:
     assert "Tried to allocate" in report.message
     assert report.failure_order == 0
     assert report.log_tail.endswith("Tried to allocate 20.00 MiB.")
-    assert "worker.py" not in launch.stderr  # the traceback is that of the script alone
+    assert "worker.py" not in launch.stderr  # the traceback shows only the script
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(place: Pla
     ("steps", "ending", "code"), [("0", Ending.HUNG, 87), ("3", Ending.TERMINATED, 143)], ids=["hangs", "is slow"]
 )
 def test_a_probe_ends_by_itself_when_its_seconds_are_over(place: Place, steps: str, ending: Ending, code: int) -> None:
-    """Nobody may be there to end it."""
+    """The operator may be down."""
     told = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "4", "MEMTUNE_ATTEMPT": "", "STEPS": steps}
     report = place.run("python", place.script("import time; time.sleep(60)"), told=told).report
     assert (report.ending, report.exit_code) == (ending, code)
@@ -348,7 +348,7 @@ def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None
 
 
 def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:
-    """It is the launcher that looks: the rank had no time to say anything."""
+    """The launcher looks for it: the rank had no time to report it."""
     saves = place.directory / "saves"
     script = place.script(
         "import os, pathlib, signal\n"

@@ -1,4 +1,4 @@
-"""Commands that are neither Python nor a launcher: the hooks find the rank's script below them, and nothing else."""
+"""Commands that are neither Python nor a launcher: the hooks enter only the rank's script below them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_shell_runs_once_per_rank_and_its_script_has_the_hooks(place: Place) -
 
 
 def test_the_hooks_enter_the_script_and_none_of_its_helpers(place: Place) -> None:
-    """Version probes before it, processes that it starts itself: who has the hooks lists a stand-in module."""
+    """Covers version probes and processes started by the script: hooked processes list a stub module."""
     helper = place.script("import sys; print('helper', 'memtune_runner.watch' in sys.modules)", "helper.py")
     place.script(
         "import subprocess, sys\n"

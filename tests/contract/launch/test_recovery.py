@@ -1,4 +1,4 @@
-"""A plan that exceeds a virtual GPU of 2 GiB, as the launcher tells of it, and the next rung down, which goes on."""
+"""A launch that exceeds a virtual GPU of 2 GiB, and its continuation on the next rung."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner as an init container copies it: complete, readable for all, replaced as a whole."""
+"""The runner as an init container copies it: complete, readable for all, replaced atomically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_copy_is_complete_and_brings_its_own_packages_under_a_private_name(tmp
         "print(client.__name__, memtune.__file__, 'pydantic' in sys.modules, 'torch' in sys.modules)\n"
         "print('prometheus_client' in sys.modules)\n"
     )
-    # Without the packages of this environment, as in an image that has none of them.
+    # Without this environment's packages, as in an image that has none of them.
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(runner)}, capture_output=True, text=True, check=True
     )
@@ -42,7 +42,7 @@ def test_of_the_core_only_what_the_runner_imports_is_copied(tmp_path: Path) -> N
 
 
 def test_every_module_of_a_copy_that_needs_no_torch_can_be_imported(tmp_path: Path) -> None:
-    """With nothing else of ours to import, so that a package that was left out is noticed."""
+    """Nothing else of ours can be imported, so a missing package is noticed."""
     runner = tmp_path / "runner"
     assert main(str(runner)) == 0
     code = (
@@ -82,7 +82,7 @@ def test_a_second_copy_replaces_the_first_and_leaves_nothing_else(tmp_path: Path
 
 
 def test_an_installed_runner_installs_itself_again(tmp_path: Path) -> None:
-    """Of an image that has no prometheus-client but ours."""
+    """The image has no prometheus-client but ours."""
     assert main(str(tmp_path / "first")) == 0
     command = [sys.executable, "-S", "-m", "memtune_runner", "install", str(tmp_path / "second")]
     subprocess.run(command, env={"PYTHONPATH": str(tmp_path / "first")}, check=True)
@@ -99,7 +99,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, capsys: pyt
 
 
 def test_what_an_old_python_must_read_it_can_read() -> None:
-    """Python 3.6's grammar, as far as the newer ones know it."""
+    """Checks Python 3.6's grammar, as far as newer versions know it."""
     import ast
 
     package = ROOT / "runner" / "memtune_runner"

@@ -26,7 +26,7 @@ def place(runner: Path, tmp_path: Path) -> Place:
 
 
 def start_both(place: Place, script: str) -> tuple[Launch, Launch]:
-    """Both nodes, the one that hosts the rendezvous last: the other has to wait for it."""
+    """Start both nodes, the rendezvous host last, so that the other has to wait."""
     told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
     other, host = (place.start("python", script, node=node, nodes=2, told=told) for node in (1, 0))
     return host, other

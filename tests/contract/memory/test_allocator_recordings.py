@@ -20,7 +20,7 @@ def test_every_allocation_release_and_driver_request_is_the_recorded_one(recorde
     replays = [Replay(recording) for recording in recorded]
     for replay in replays:
         replay.run()
-    # The recordings hold what is worth comparing.
+    # There are enough recordings to compare.
     assert len(replays) >= 47
     assert sum(replay.allocations for replay in replays) >= 141_403
     assert sum(replay.driver.granted for replay in replays) >= 8_049
@@ -30,7 +30,7 @@ def test_every_allocation_release_and_driver_request_is_the_recorded_one(recorde
 
 
 def test_the_models_own_addresses_give_the_recorded_peaks(recorded: list[Recording]) -> None:
-    """A prediction does not know where the driver puts segments."""
+    """A prediction does not know where the driver places segments."""
     peaks = {recording.name: _peaks(recording) for recording in recorded if not _ran_out(recording)}
     assert len(peaks) >= 45
     assert {name: pair for name, pair in peaks.items() if pair[0] != pair[1]} == {}
@@ -41,7 +41,7 @@ def _ran_out(recording: Recording) -> bool:
 
 
 def _peaks(recording: Recording) -> tuple[int, int]:
-    """The peak of reserved bytes that is recorded, and the model's."""
+    """Return the recorded peak of reserved bytes and the model's."""
     allocator = CachingAllocator(settings=AllocatorSettings(recording.expandable))
     peak = reserved = hold(allocator, recording)
     handles = {address: address for address, *_ in recording.live}

@@ -1,4 +1,4 @@
-"""Formulas and traces know nothing of each other, and must say the same of models that both can describe."""
+"""Formulas and traces are independent, and must agree on models that both can describe."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from memtune.plans.plan import Plan
 
 GPUS = 8
 PLANS = [Plan.parse(f"bf16-{sharding}-mb16x2") for sharding in ("fsdp-none", "fsdp-full", "z3-sel")]
-# Autocast is a trace of its own, of which one model is enough for each kind of norm, projection and activation.
+# Autocast is traced separately; one model for each kind of norm, projection and activation is enough.
 AUTOCAST = ("llama-tiny", "gpt2")
 AUTOCAST_PLANS = [Plan.parse(f"bf16-ddp-{checkpointing}-mb16x2") for checkpointing in ("none", "sel", "full")]
 # Under stage 3 products keep inputs of frozen weights; and what is kept selectively are an adapter's products, too.
 ADAPTED = (("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
 ADAPTED_PLANS = [Plan.parse(f"bf16-{plan}") for plan in ("z2-none-mb16x2", "z3-none-mb16x2", "z3-full-mb16x2")]
 ADAPTED_PLANS += [Plan.parse(f"bf16-{plan}") for plan in ("z3-sel-mb16x2", "fsdp-sel-mb16x2", "z2-sel-mb8x1")]
-# What the layers of other code keep was fitted into one factor; a trace of transformers' own has none of it.
+# One factor was fitted to what other implementations keep; transformers' traces have none of it.
 CONSTANTS = replace(DEFAULT_CONSTANTS, activation_factor=1.0, workspace_bytes=0.0)
 
-# Of what is measured on a GPU: its decoders, whose facts nobody had to read out of a config.
+# Decoders of the GPU benchmark, whose facts do not come from a config.
 PAIRS = [
     Pair("0.1B", "fp32-ddp-none-mb4x1"),
     Pair("0.1B", "bf16-ddp-none-mb16x1"),
@@ -53,7 +53,7 @@ PAIRS = [
     Pair("3B", "bf16-fsdp-every2-mb4x1", 64),
     Pair("7B", "bf16-z2-full-mb2x1", 8),
     Pair("7B", "bf16-fsdp-none-mb1x2", 64),
-    # Sums in fp32 beside 16 bits.
+    # Sums in fp32 with 16-bit weights.
     Pair("1.1B", "fp16-z1-full-mb4x2-g32", 8),
     Pair("1.1B", "bf16-z1-full-mb4x1-oopt-g32", 8),
     Pair("1.1B", "bf16-z2-full-mb4x2-oopt-g32", 8),

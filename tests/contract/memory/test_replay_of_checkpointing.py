@@ -1,4 +1,4 @@
-"""What is recomputed in a replay is what the libraries recompute: counted bytes agree."""
+"""A replay recomputes what the libraries recompute: counted bytes agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _four_ranks() -> None:
 
 
 class Attending(nn.Module):
-    """torch's own layer gives the dropout to its attention by its place, below its own function."""
+    """torch's own layer passes its dropout to attention by position, below its own function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Attending(nn.Module):
 
 
 class Scaling(nn.Module):
-    """What it scales by is detached, as DoRA does it: its graph goes before the backward pass."""
+    """Its scale is detached, as in DoRA: its graph is freed before the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A replay knows when FSDP2 has the root's weights, wherever a loss is computed: counted bytes agree."""
+"""A replay knows when FSDP2 holds the root's weights, wherever the loss is computed: counted bytes agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(request: pytest.FixtureRequest) -> tuple[str, Replayer]:
 
 
 class Checkpointing(nn.Module):
-    """It checkpoints its layers itself."""
+    """Checkpoints its layers itself."""
 
     is_reentrant = False
 
@@ -55,7 +55,7 @@ class Reentrant(Checkpointing):
 
 
 class Towers(nn.Module):
-    """Nothing that goes into either tower needs a gradient."""
+    """No input of either tower needs a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Towers(nn.Module):
 
 
 class Repeating(nn.Module):
-    """Its layers run twice each, one after the other, as ALBERT's do."""
+    """Each layer runs twice in a row, as in ALBERT."""
 
     def __init__(self) -> None:
         super().__init__()

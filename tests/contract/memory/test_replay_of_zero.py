@@ -1,4 +1,4 @@
-"""A replay knows when DeepSpeed's bucket, its copy, whole gradients and states are there: counted bytes agree."""
+"""A replay knows when DeepSpeed's bucket, its copy, whole gradients and states exist: counted bytes agree."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def replaying() -> Replayer:
 
 
 def wide(length: int = 128, **facts: object) -> Subject:
-    """Blocks with matrices that stage 3 shards."""
+    """Return blocks with matrices that stage 3 shards."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind: Any = AutoModelForCausalLM
@@ -96,7 +96,7 @@ def adapted() -> Subject:
 
 
 def wordy() -> Subject:
-    """An embedding and a head of its own that are large against the blocks."""
+    """Return an embedding and a separate head that are large compared with the blocks."""
     return wide(64, vocab_size=8192, hidden_size=128)
 
 

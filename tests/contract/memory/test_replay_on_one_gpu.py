@@ -1,4 +1,4 @@
-"""A single rank gathers nothing: FSDP copies its units where they are used, ZeRO looks at its partition as it is."""
+"""A single rank gathers nothing: FSDP copies its units before use, ZeRO uses its partition in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the watches keep: no object is absent before its own namespace was listed, and no watch is a fast loop."""
+"""The watch cache: nothing is absent before its namespace was listed, and no watch becomes a busy loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pod(namespace: str, job: str, name: str) -> dict[str, Any]:
 
 
 class Server:
-    """Lists what it holds, namespace by namespace as it is allowed to, and then keeps silent or ends the watch."""
+    """Lists its objects by namespace as permitted, then stays silent or ends the watch."""
 
     def __init__(self, *pods: dict[str, Any], ends_with: Exception | None = None, is_silent: bool = True) -> None:
         self.pods = list(pods)
@@ -61,7 +61,7 @@ async def turns() -> None:
 
 
 async def followed(server: ApiServer, asks: int) -> list[str]:
-    """The pods that are known after a real client has asked so often."""
+    """Return the known pods after a real client has asked this often."""
     cache = Cache(POD, ())
     async with client.ApiClient(client.Configuration(host=server.address)) as api:
         task = asyncio.create_task(cache.follow(Client(api), lambda _: None))
@@ -73,7 +73,7 @@ async def followed(server: ApiServer, asks: int) -> list[str]:
 
 
 def test_a_namespace_that_was_not_listed_yet_is_waited_for() -> None:
-    """A pod that only seems to be gone would be taken for one that was lost, and its run started again."""
+    """A pod that only seems to be gone would count as lost, and its run would start again."""
 
     async def life() -> None:
         server, cache = Server(pod("b", "llama", "p")), Cache(POD, ("a", "b"))
@@ -102,7 +102,7 @@ def test_one_watch_of_the_whole_cluster_serves_every_namespace() -> None:
 
 
 def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
-    """Or every job would wait for a list that never comes."""
+    """Otherwise every job would wait for a list that never comes."""
 
     async def life() -> None:
         cache = Cache(VOLCANO_GROUP, ())
@@ -116,7 +116,7 @@ def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
 
 
 def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait without a word, or be decided upon by what was seen before."""
+    """Otherwise it would wait silently, or be decided on from an outdated view."""
     monkeypatch.setattr("memtune_operator.kubernetes.cache._UNCHANGED_SECONDS", 0.0)
     monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     key, woken = Key("b", "llama"), asyncio.Queue[Key]()
@@ -142,7 +142,7 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
 
 
 def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a pod that is missing from a list nobody knows what it did after the last watch had ended."""
+    """Nobody knows what a pod missing from a list did after the last watch had ended."""
     monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     pods = "/api/v1/pods"
     missing, going, anew = (placed(f"p-{number}", index) for index, number in enumerate((7, 8, 9)))
@@ -168,7 +168,7 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
 
 @pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])
 def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy in between may send anything; the operator would end by it."""
+    """A proxy in between may send anything, which would crash the operator."""
     monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     pods, mine = "/api/v1/pods", versioned(pod("research", "llama", "p-9"), "9")
 
@@ -194,7 +194,7 @@ def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(ending: RefusalErr
 def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A list of pods costs the API server all pods of the cluster, whatever it is asked to select."""
+    """A list of pods costs the API server all pods of the cluster, whatever the selector is."""
     monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     old, new = (versioned(pod("research", "llama", name), name[-1]) for name in ("p-7", "p-9"))
     pods = "/api/v1/pods"
@@ -218,7 +218,7 @@ def versioned(manifest: dict[str, Any], version: str) -> dict[str, Any]:
 
 
 def placed(name: str, index: int) -> dict[str, Any]:
-    """A pod that says of which run it is, and which of its pods."""
+    """Return a pod labelled with its run and index."""
     manifest = versioned(pod("research", "llama", name), name[-1])
     manifest["metadata"]["labels"] = {names.LABEL_RUN: "llama-probe-1", names.LABEL_INDEX: str(index)}
     return manifest

@@ -1,4 +1,4 @@
-"""What a job of a cluster is told of its pods and nodes, and what is asked of the API server for it, and how often."""
+"""The Kubernetes backend: what a job sees of pods and nodes, and how often the API server is asked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ready(name: str) -> dict[str, Any]:
 
 
 class Server:
-    """One job, pods that come, the nodes, and what is refused: a sentence for each POST, the last one for ever."""
+    """One job, its pods, the nodes, and a refusal for each POST; the last one repeats."""
 
     def __init__(self) -> None:
         self.job = manifest()
@@ -131,7 +131,7 @@ class Server:
 
 
 class Life:
-    """A shell that follows the server, for as long as a test takes."""
+    """A backend that watches the server for the duration of a test."""
 
     def __init__(self, server: Server, *gangs: Gang, prices: dict[str, float] | None = None) -> None:
         settings = Settings("runner:1", Policy(), identity="me", gangs=frozenset(gangs), gpu_hour_prices=prices or {})
@@ -152,7 +152,7 @@ async def seen(shell: KubernetesBackend, now: float = NOW) -> Snapshot:
 
 
 def test_a_pod_on_a_node_that_just_came_is_not_lost() -> None:
-    """An autoscaler adds a node, and a pod is on it before the nodes are read again: its run must not start anew."""
+    """An autoscaler adds a node, and a pod runs on it before nodes are listed again: its run must not restart."""
 
     async def life() -> None:
         server = Server()
@@ -192,7 +192,7 @@ def test_a_trace_pod_that_an_older_operator_made_belongs_to_no_run_so_that_it_go
 
 
 def test_a_clock_that_goes_back_keeps_no_old_answer() -> None:
-    """Each answer would hold until the clock is where it was: for an hour nobody would see a node that is lost."""
+    """Otherwise each answer would be valid until the clock catches up: for an hour a lost node would go unnoticed."""
 
     async def life() -> None:
         server = Server()
@@ -209,7 +209,7 @@ def test_a_clock_that_goes_back_keeps_no_old_answer() -> None:
     asyncio.run(life())
 
 
-# Objects as another version of the CRD let them in.
+# Objects that another version of the CRD accepted.
 OLD_SPECS: dict[str, Any] = {
     "no-spec": None,
     "empty": {},
@@ -256,7 +256,7 @@ def test_a_spec_of_an_older_shape_is_told_of_and_can_be_put_right(spec: Any) -> 
 
 
 def test_a_job_whose_pods_may_not_be_watched_is_told_so() -> None:
-    """A role that lacks a verb: nothing can be decided, and whoever looks at the job should know."""
+    """The role lacks a verb: nothing can be decided, and the job's status should say so."""
 
     async def life() -> None:
         server = Server()
@@ -271,7 +271,7 @@ def test_a_job_whose_pods_may_not_be_watched_is_told_so() -> None:
 
 
 def test_a_job_whose_nodes_may_not_be_listed_is_told_so_and_what_to_do() -> None:
-    """Roles may be made by hand, and a chart's value be forgotten."""
+    """Roles may be written by hand, and a chart's value forgotten."""
 
     async def life() -> None:
         server = Server()
@@ -349,7 +349,7 @@ def test_pods_of_an_older_shape_count_for_nothing(changed: dict[str, Any]) -> No
 
 
 def measured(server: Server, outside_bytes: int) -> dict[str, Any]:
-    """The pod of the first probe, which has reported."""
+    """Return the pod of the first probe with its report."""
     plan = server.job["status"]["probes"][0]["plan"]
     peaks = {"peak_allocated_bytes": GIB, "peak_reserved_bytes": GIB, "non_torch_bytes": outside_bytes}
     memory = Memory(device_total_bytes=8 * GIB, **peaks)
@@ -384,7 +384,7 @@ def refused(message: str, kind: Kind = Kind.REFUSED) -> RefusalError:
 
 
 def test_a_refusal_that_is_worded_anew_each_time_is_not_asked_for_in_a_fast_loop() -> None:
-    """A webhook's sentence may hold the number of the request."""
+    """A webhook's message may contain the number of the request."""
 
     async def life() -> None:
         server = Server()
@@ -422,7 +422,7 @@ def test_a_template_whose_refusal_is_worded_anew_each_time_is_asked_about_now_an
 
 
 async def refused_once(server: Server, shell: KubernetesBackend) -> Snapshot:
-    """The quota has no room for a probe, and a moment later it has."""
+    """Refuse a probe once for quota, and accept it a moment later."""
     server.refusals = [refused("exceeded quota: gpus")]
     snapshot = await seen(shell)
     await shell.create(snapshot, [PROBE], NOW)
@@ -442,7 +442,7 @@ def test_a_refusal_goes_once_the_run_is_taken() -> None:
 
 
 def test_what_an_earlier_run_was_refused_keeps_no_later_one_waiting() -> None:
-    """Nothing holds the later one back, so nobody would look again."""
+    """Nothing blocks the later run, so nobody would look again."""
 
     async def life() -> None:
         server = Server()
@@ -468,7 +468,7 @@ def test_what_a_job_of_the_same_name_was_refused_does_not_count() -> None:
 
 @pytest.mark.parametrize("freed", [93, -3600], ids=["later", "after the clock went back"])
 def test_a_name_that_stays_taken_is_said_without_a_break_and_not_once_it_is_free(freed: int) -> None:
-    """Said, taken back and said again every half a minute, it would write and tell for ever."""
+    """Otherwise it would be reported, cleared and reported again every half minute."""
 
     async def life() -> None:
         server = Server()

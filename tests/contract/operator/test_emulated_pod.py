@@ -1,6 +1,6 @@
-"""The pod of an emulated probe, against the Kubernetes client's own models: the user's command without its GPUs.
+"""The pod of an emulated probe, against the Kubernetes client's models: the user's command without its GPUs.
 
-After a change that is meant, write the golden file anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+After an intended change, rewrite the golden file with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
 """
 
 from __future__ import annotations

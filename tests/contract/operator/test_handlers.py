@@ -1,4 +1,4 @@
-"""What kopf is told when it starts, and what Prometheus is."""
+"""The settings of kopf and Prometheus at startup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memtune_operator.settings import Settings
 
 
 def test_kopf_is_told_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself it asks for the user's name, and the user of the operator's image has none."""
+    """By default it asks for the user's name, and the user of the operator's image has none."""
     told: dict[str, Any] = {}
 
     async def operator(**options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who leads: the work's end ends the lead, a lost Lease ends the work, and a silent API server is a failed try."""
+"""Leader election: the end of work ends the lead, a lost Lease ends the work, a silent API server is a failed try."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtun
 
 
 def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shortest Lease that the library takes."""
+    """Use the shortest Lease that the library accepts."""
     for name, seconds in {"LEASE_SECONDS": 2, "RENEW_SECONDS": 1.5, "RETRY_SECONDS": 1.0}.items():
         monkeypatch.setattr(module, name, seconds)
 
 
 class Leases:
-    """The coordination API: one Lease, held by whoever the test says, or no answer at all."""
+    """The coordination API: one Lease, held by whoever the test says, or no answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.holder = "me"
@@ -133,7 +133,7 @@ def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> 
 
 
 class Api:
-    """An API server that knows one Lease, and remembers what was sent to it."""
+    """An API server with one Lease that records requests."""
 
     def __init__(self) -> None:
         self.created: list[dict[str, Any]] = []
@@ -147,7 +147,7 @@ class Api:
         return web.json_response(self.created[0])
 
     def lead(self, work: Callable[[Client], Coroutine[Any, Any, None]]) -> bool:
-        """How work under the real client ended."""
+        """Lead with the real client and return how the work ended."""
 
         async def life() -> bool:
             app = web.Application()
@@ -171,14 +171,14 @@ def test_the_first_lease_is_created_through_the_real_client() -> None:
 
 
 def test_whoever_stood_still_for_too_long_writes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the status that plans a run and the run's pods: another may lead by now, and the run be long over."""
+    """Between planning a run and creating its pods, another may take the lead and finish the run."""
     api = Api()
     hasten(monkeypatch)
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "a", "name": name}} for name in "pq"]
 
     async def work(cluster: Client) -> None:
         await cluster.create(pods[0])
-        time.sleep(2.2)  # the whole process stands still, as after SIGSTOP
+        time.sleep(2.2)  # the whole process stops, as after SIGSTOP
         with pytest.raises(RefusalError, match="the lease has run out"):
             await cluster.create(pods[1])
 

@@ -1,4 +1,4 @@
-"""The shell of this machine, by what holds for every shell."""
+"""The local backend, under the contract of all backends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memtune_operator.local.backend import LocalBackend
 
 
 class Machine:
-    """A state directory, and what jobs of the machine share."""
+    """A state directory, and what the machine's jobs share."""
 
     namespace = "default"
 
@@ -93,7 +93,7 @@ class TestLocalShell(ShellContract):
             told(machine, story)
 
     def test_what_was_traced_before_the_files_were_edited_is_traced_anew_by_the_next_call(self, world: Machine) -> None:
-        """A call knows nothing of what happened to the working directory before it; while it goes on, it remembers."""
+        """A call does not know what changed in the working directory before it; during the call it remembers."""
 
         async def trace(shell: Backend, key: Key) -> None:
             snapshot = await seen(shell, key)

@@ -1,4 +1,4 @@
-"""Runs as processes: what an earlier call left half-made is made anew, and nothing outlives its run."""
+"""Runs as processes: an earlier call's unfinished work is redone, and nothing outlives its run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ asyncio.run(LocalRun(Path(sys.argv[1]), lambda: None).start(words, {}, Path.cwd(
 
 
 def test_a_process_is_found_that_nobody_lived_to_record(tmp_path: Path) -> None:
-    """The next call would start a second one beside it."""
+    """The next call would start a second one."""
     directory = tmp_path / "tiny-train-1"
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run([sys.executable, "-c", KILLED, str(directory)], env=path, check=False, timeout=60)
@@ -99,7 +99,7 @@ def test_a_process_that_could_not_be_recorded_is_ended_all_the_same(
 
     async def life() -> None:
         run = LocalRun(directory, lambda: None)
-        # Nor can it be found by what it was told.
+        # Nor can it be found by its variables.
         await run.start(["env", "-i", sys.executable, "-c", f"print(flush=True); {SLEEPER}"], {}, tmp_path)
         while not (directory / "log").read_text():
             await asyncio.sleep(0.02)

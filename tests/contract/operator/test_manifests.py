@@ -1,6 +1,6 @@
-"""What a run is made of, against golden files and against the Kubernetes client's own models.
+"""A run's objects, against golden files and the Kubernetes client's models.
 
-After a change that is meant, write the golden files anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+After an intended change, rewrite the golden files with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_a_run_is_made_as_the_golden_file_says(case: str) -> None:
 
 
 def variables(**resources: Any) -> dict[str, str]:
-    """What the pod of a probe is told by the job's resources."""
+    """Return the variables of a probe's pod for these resources."""
     (pod,) = manifests.pods(job(resources=resources), PROBE, RUNNER_IMAGE)
     return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
 

@@ -1,4 +1,4 @@
-"""What jobs measured, where the API server keeps it: read and written where it may be, and never over another's."""
+"""Jobs' measurements on the API server: read and written as permitted, never overwriting another job's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
 
 
 class Server:
-    """The ConfigMap of each namespace, what is refused, and what is read before somebody writes."""
+    """The ConfigMap of each namespace, its refusals, and what is read before another writer."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, Any]] = {}
@@ -140,7 +140,7 @@ def test_without_the_right_to_write_the_job_goes_on() -> None:
 
 
 def test_without_the_right_to_read_nothing_is_written_either() -> None:
-    """Under the role of an earlier chart: it could be created, but not read again, and would be written for ever."""
+    """Under an earlier chart's role it could be created but not read again, and would be rewritten endlessly."""
     server = Server()
     server.refusals["read"] = Kind.REFUSED
     assert recalled(server, snapshot()) is None

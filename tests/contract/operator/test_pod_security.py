@@ -1,4 +1,4 @@
-"""Pod Security `restricted`: every pod that MemTune creates satisfies it, or the job is refused by the field's name."""
+"""Pod Security `restricted`: every pod of MemTune satisfies it, or the job is rejected with the field's name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def problem_of(one: Job, policy: Policy = RESTRICTED) -> str:
 
 
 def pods_of(one: Job, run: Run | TraceRun, is_restricted: bool = True) -> Iterator[dict[str, Any]]:
-    """Metadata and spec of every pod of a run, those that a JobSet makes included."""
+    """Yield metadata and spec of every pod of a run, including those of a JobSet."""
     for manifest in run_objects(one, run, RUNNER_IMAGE, is_restricted):
         if manifest["kind"] == "Pod":
             yield manifest
@@ -50,7 +50,7 @@ def found_in(one: Job, run: Run | TraceRun, is_restricted: bool = True) -> list[
 @pytest.mark.parametrize("case", CASES)
 def test_every_pod_of_a_run_is_restricted_or_its_job_is_refused(case: str) -> None:
     one, run = CASES[case]
-    # A root user is what the rich template asks for.
+    # The rich template asks for a root user.
     assert bool(problem_of(one)) == (
         one.spec.template is not None and "serviceAccountName" in one.spec.template["spec"]
     )

@@ -1,6 +1,6 @@
-"""The pod of a trace run, against its golden file and the Kubernetes client's own models; and where its trace is kept.
+"""The pod of a trace run, against its golden file and the Kubernetes client's models, and the trace's storage.
 
-After a change that is meant, write the golden file anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+After an intended change, rewrite the golden file with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def test_the_tracer_is_told_which_volumes_may_hold_anything(init_containers: lis
 
 
 class Server:
-    """One ConfigMap, and what is answered instead."""
+    """One ConfigMap, and errors instead of it."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The DeepSpeed JSON of a plan: against golden files, and against DeepSpeed's own parser."""
+"""A plan's DeepSpeed JSON, against golden files and DeepSpeed's own parser."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_golden_file_is_left_over() -> None:
 @pytest.fixture(scope="module")
 def parser() -> Any:
     previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # DeepSpeed tells at import that it finds no GPU
+    logging.disable(logging.WARNING)  # DeepSpeed logs at import that it finds no GPU
     from deepspeed.runtime import config  # type: ignore[import-untyped]  # DeepSpeed ships no types
 
     logging.disable(previous)

@@ -1,4 +1,4 @@
-"""The FSDP2 settings of a plan: against golden files, and against torch's own policies."""
+"""A plan's FSDP2 settings, against golden files and torch's own policies."""
 
 from __future__ import annotations
 

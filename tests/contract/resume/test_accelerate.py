@@ -1,4 +1,4 @@
-"""accelerate's save_state, interrupted and overwritten, and checkpoints that a script writes by itself."""
+"""accelerate's save_state, interrupted and overwritten, and checkpoints that a script writes itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAVES, LANGUAGE_MODELING = PROGRAMS / "accelerate_saves.py", PROGRAMS / "languag
 
 
 class InterruptedSaveError(Exception):
-    """Stands for whatever ends a process in the middle of a save."""
+    """Ends a process during a save."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 class Job:
-    """One process that trains with accelerate, which is wrapped as in a run."""
+    """One process that trains with accelerate, wrapped as in a run."""
 
     def __init__(self, settings: Settings, patches: Patches, **project: Any) -> None:
         from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types

@@ -1,4 +1,4 @@
-"""The entries of the resumption table for DeepSpeed, against DeepSpeed: the loss goes on as if nothing had happened."""
+"""The resume table's entries for DeepSpeed, against DeepSpeed: the loss continues undisturbed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAME_WORLD = [
     ("bf16-z1-none-mb2x2-g32", "bf16-z2-none-mb2x2"),
     ("bf16-z1-none-mb2x2-g32", "bf16-z3-none-mb2x2"),
 ]
-# By two ranks, too: what DeepSpeed cannot do, whatever form it is given.
+# Also by two ranks: impossible for DeepSpeed in any form.
 IMPOSSIBLE = [
     (SECOND, FIRST),
     ("fp32-z0-none-mb2x2", "fp32-z1-none-mb2x2"),
@@ -96,7 +96,7 @@ def test_the_loss_goes_on(saved: str, wanted: str, world: int, told: Told) -> No
     assert "error" not in line, line["error"]
     entry = resumption(Format.DEEPSPEED, Plan.parse(saved), Plan.parse(wanted), same_world=world == 2)
     assert line["converted"] == (entry.way is Way.CONVERT)
-    # bf16 weights round differently when they are cut differently.
+    # bf16 weights round differently when they are sharded differently.
     expected, tolerance = (line["undisturbed"], 1e-5) if saved.startswith("fp32") else (line["undisturbed"], 1e-3)
     assert line["losses"] == pytest.approx(expected, rel=tolerance)
     assert line["options"] == [[0.01, 0.1], [0.01, 0.0]], "each parameter group keeps its own weight decay"

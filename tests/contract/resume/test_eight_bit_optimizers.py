@@ -1,7 +1,7 @@
-"""The entries of the resumption table for 8-bit AdamW, with bitsandbytes and torchao as they are, on the CPU.
+"""The resume table's entries for 8-bit AdamW, with real bitsandbytes and torchao on the CPU.
 
-Both keep what is smaller than 4096 values in 32 bits; a width of 48 makes matrices that are larger, and whose halves
-are not, and end in the midst of one of torchao's blocks.
+Both keep tensors below 4096 values in 32 bits. With a width of 48, matrices are larger but their halves are not, and
+the halves end within one of torchao's blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine_suite import Case, trained_by_ranks
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Way, engine_format, resumption
 
-# Apart from the other packages: whoever imports transformers would import these, too, and take seconds longer for it.
+# Separate from the other packages: transformers would import these, too, and take seconds longer.
 LIBRARIES = Path(sys.prefix) / "eight-bit"
 DDP, FSDP = "fp32-ddp-none-mb2x2-adamw8bit", "fp32-fsdp-none-mb2x2-adamw8bit"
 ALONE = "fp32-fsdp-none-mb4x2-adamw8bit"
@@ -36,7 +36,7 @@ CASES = [
     Case("fp32-z2-none-mb2x2-adamw8bit", 2, "fp32-z1-none-mb1x4-adamw8bit", 2),
     Case("fp32-z3-none-mb2x2-adamw8bit", 2, "fp32-z3-full-mb4x1-adamw8bit", 2),
 ]
-# What each of them ends with: not of another reason, which would say nothing about the table.
+# The error of each: another error would say nothing about the table.
 NO_STATE = "RuntimeError: Missing key in checkpoint state_dict: optimizer.state."
 OTHER_STEP = "ValueError: Invalid checkpoint metadata for optimizer.state."
 OTHER_LR = "ValueError: Invalid checkpoint metadata for optimizer.param_groups.0.lr"
@@ -57,7 +57,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def saved(world: int, directory: Path) -> dict[str, Any]:
-    """Every plan's first half, saved, and its whole training: one start of the processes for all of them."""
+    """Return every plan's saved first half and its whole training, from one start of the processes."""
     plans = {case.saved for case in CASES if case.saved_world == world}
     if world == 2:
         plans |= {PLAIN_DDP, PLAIN_FSDP}
@@ -77,7 +77,7 @@ def resumed(world: int, directory: Path) -> dict[str, Any]:
 
 def _trained(place: Path, world: int, tasks: list[str]) -> dict[str, Any]:
     path = os.pathsep.join([*sys.path, str(LIBRARIES)])
-    # torchao compiles a kernel for each shape of a weight; a minute of it is not what is tried here.
+    # Without torchao's compiled kernels, which take a minute and are not the subject of the test.
     return trained_by_ranks(place, world, tasks, PYTHONPATH=path, MODEL_WIDTH="48", TORCHDYNAMO_DISABLE="1")
 
 
@@ -91,7 +91,7 @@ def test_the_loss_goes_on(case: Case, directory: Path) -> None:
     assert resumption(engine_format(before), before, after, case.saved_world == case.world).way is Way.DIRECT
     found = resumed(case.world, directory)[_task(case.saved, case.wanted, directory)]
     assert "error" not in found, found["error"]
-    # Where the shards are of another size, others of the states are in 8 bits.
+    # Shards of another size have other states in 8 bits.
     is_cut_alike = case.saved_world == case.world and "hyb" not in case.wanted
     tolerance = 1e-5 if is_cut_alike else 1e-2
     expected = saved(case.saved_world, directory)[case.saved]["losses"][STEPS // 2 :]

@@ -1,6 +1,6 @@
-"""The entries of the resumption table for torch's distributed checkpoints: any sharding, any world, any precision.
+"""The resume table's entries for torch's distributed checkpoints: any sharding, any world, any precision.
 
-The engine has one loss curve under every plan, so that whoever goes on must go on with its second half.
+The engine has one loss curve under every plan, so a resume must continue with its second half.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from engine_suite import Case, reference, trained_by_ranks
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
 
-# By how many ranks each is saved.
+# The number of ranks that save each.
 SAVED = {
     2: ["fp32-ddp-none-mb2x2", "fp32-fsdp-none-mb4x1", "bf16-fsdp-none-mb2x2"],
     1: ["fp32-fsdp-none-mb4x2", "fp32-ddp-none-mb8x1"],
@@ -47,7 +47,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def saved(directory: Path) -> dict[int, dict[str, Any]]:
-    """Each plan's first half, saved beside the others: one start of the processes for each world."""
+    """Return each plan's saved first half, from one start of the processes for each world."""
     return {
         world: trained_by_ranks(
             directory / f"saved-{world}", world, [f"{plan} to {directory}/{world}-{plan}" for plan in plans]

@@ -1,4 +1,4 @@
-"""Lightning's Trainer resumes in the middle of an epoch under another plan, with the same data and the same loss."""
+"""Lightning's Trainer resumes within an epoch under another plan, with the same data and the same loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _launched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(output: str) -> dict[int, tuple[int, float, float]]:
-    """Of each step: how many there are to be, the loss, the learning rate."""
+    """Return for each step the total steps, the loss and the learning rate."""
     found = re.findall(r"^step (\d+) of (\d+) loss ([\d.]+) lr ([\d.e-]+)", output, re.MULTILINE)
     return {int(step): (int(steps), float(loss), float(rate)) for step, steps, loss, rate in found}
 
@@ -44,7 +44,7 @@ def test_an_out_of_memory_costs_only_the_steps_since_the_last_save(
     assert sorted(whole) == list(range(1, 11)), undisturbed.output
 
     store = tmp_path / "store"
-    monkeypatch.setenv("HEAVY_FROM", "5")  # too much for four rows in 1 GiB, and not for two
+    monkeypatch.setenv("HEAVY_FROM", "5")  # too much for four rows in 1 GiB, but not for two
     failed = train("failed", LARGE, CHECKPOINT_PATH=str(store), ATTEMPT="0")
     assert failed.report.ending is Ending.DEVICE_OOM, failed.output
     found = newest(store)

@@ -1,6 +1,6 @@
-"""The entries of the resumption table for other optimizers and shorter formats than most tests train with.
+"""The resume table's entries for less common optimizers and for 16-bit formats.
 
-Each goes on from the middle of a training, and has to lose what that training lost in its second half.
+Each resumes in the middle of a training and must have the losses of its second half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memtune_runner.checkpoints import resolve
 
 
 class Case(NamedTuple):
-    """Saved by two ranks under one plan, gone on from by some under another."""
+    """Ranks and plan of a save, ranks and plan of its resume."""
 
     saved: str
     wanted: str
@@ -48,7 +48,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def saved(directory: Path) -> dict[str, Any]:
-    """Every plan's first half, saved, and its whole training: one start of the processes for all of them."""
+    """Return every plan's saved first half and its whole training, from one start of the processes."""
     tasks = [_saving(case, directory) for case in CASES] + [case.saved for case in CASES]
     return trained_by_ranks(directory / "saved", 2, tasks)
 
@@ -67,7 +67,7 @@ def _saving(case: Case, directory: Path) -> str:
 @cache
 def _resuming(case: Case, directory: Path) -> str:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a process of its own
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a subprocess
         source = resolve(settings_of(Plan.parse(case.wanted), case.world, resume_from=directory / case.saved))
     assert source is not None
     assert (source.directory == directory / case.saved) == (case.way is Way.DIRECT)

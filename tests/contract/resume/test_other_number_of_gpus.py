@@ -1,6 +1,6 @@
-"""A training that loses a GPU and gets it back: from two ranks to one to two it has one loss curve.
+"""A training that loses a GPU and gets it back, from two ranks to one to two, has one loss curve.
 
-What was resumed is saved and resumed again, by other ranks and under other plans, through the conversions of the table.
+Each resume is saved and resumed again, by other ranks under other plans, through the table's conversions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def link(place: int, directory: Path) -> dict[int, dict[str, Any]]:
-    """What each chain came to at one of its three places: one start of the processes for all chains."""
+    """Return each chain's result at one of its three places, from one start of the processes."""
     there = [number for number in range(len(CHAINS)) if _is_there(number, place, directory)]
     tasks = {number: _task(number, place, directory) for number in there}
     told = trained_by_ranks(directory / f"ranks-{place}", WORLDS[place], list(tasks.values()))
@@ -60,10 +60,10 @@ def _task(number: int, place: int, directory: Path) -> str:
 
 @cache
 def _source(number: int, place: int, directory: Path) -> Path:
-    """What a place of a chain goes on from: as it was saved, or converted."""
+    """Return what a place of a chain resumes from: a save or its conversion."""
     plan = Plan.parse(CHAINS[number].plans[place])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a process of its own
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a subprocess
         found = resolve(settings_of(plan, WORLDS[place], resume_from=directory / f"{number}-{place - 1}"))
     assert found is not None
     return found.directory

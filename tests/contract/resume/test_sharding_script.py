@@ -1,4 +1,4 @@
-"""The entries of the resumption table for what a script saves by itself, one file for each rank; by real launches."""
+"""The resume table's entries for a script's own saves with one file per rank, by real launches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def train(runner: Path, tmp_path: Path) -> Train:
-    """``train(plan, ranks, attempt)`` starts the script, which goes on from the newest checkpoint there is."""
+    """``train(plan, ranks, attempt)`` starts the script, which resumes from the newest checkpoint."""
 
     def start(plan: str, ranks: int, attempt: int) -> Launch:
         store = tmp_path / "checkpoints"

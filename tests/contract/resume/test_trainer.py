@@ -1,4 +1,4 @@
-"""transformers' Trainer, killed while it saves, goes on from the checkpoint before, under a smaller micro-batch."""
+"""transformers' Trainer, killed during a save, resumes from the previous checkpoint with a smaller micro-batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGE, SMALL = "fp32-ddp-none-mb4x2-foreach", "fp32-ddp-full-mb2x4"
 
 
 def train(plan: str, directory: Path, store: Path, **variables: str) -> str:
-    """What the script wrote, whatever became of it."""
+    """Return the script's output, whatever became of it."""
     directory.mkdir()
     variables = {"INTEGRATION": "hf-trainer", "CHECKPOINT_PATH": str(store), **variables}
     try:
@@ -30,7 +30,7 @@ def train(plan: str, directory: Path, store: Path, **variables: str) -> str:
 
 
 def told(output: str) -> dict[int, tuple[int, float, float]]:
-    """Of each step: how many there are to be, the loss, the learning rate."""
+    """Return for each step the total steps, the loss and the learning rate."""
     found = re.findall(r"^step (\d+) of (\d+) loss ([\d.]+) lr ([\d.e-]+)", output, re.MULTILINE)
     return {int(step): (int(steps), float(loss), float(rate)) for step, steps, loss, rate in found}
 

@@ -1,4 +1,4 @@
-"""The entries of the resumption table for the Trainer and accelerate over DDP and FSDP2, in any world."""
+"""The resume table's entries for the Trainer and accelerate over DDP and FSDP2, in any world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entries of the resumption table for the Trainer over DeepSpeed, directly and converted."""
+"""The resume table's entries for the Trainer with DeepSpeed, direct and converted."""
 
 from __future__ import annotations
 

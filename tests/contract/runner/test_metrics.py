@@ -1,4 +1,4 @@
-"""The metrics of a pod: names and values as they are frozen, and one port for all of its ranks."""
+"""A pod's metrics: frozen names and values, and one port for all ranks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_peak_is_seen_by_a_scrape_that_comes_a_minute_later() -> None:
 
 
 class OneReading:
-    """A device that says what it is told to say."""
+    """A device with prescribed readings."""
 
     device_type = "cpu"
 
@@ -97,7 +97,7 @@ class OneReading:
         return False
 
     def reset_peaks(self) -> None:
-        """The peaks are told, too."""
+        """Do nothing: peaks are prescribed, too."""
 
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         self.run_out = noticed
@@ -149,7 +149,7 @@ def test_one_port_serves_all_ranks_and_a_taken_one_stops_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_samples(tmp_path)
-    # In a pod every address is served; here loopback will do.
+    # In a pod all addresses are served; here loopback suffices.
     on_loopback = partial(prometheus_client.start_http_server, addr="127.0.0.1")
     monkeypatch.setattr(prometheus_client, "start_http_server", on_loopback)
     with socket.socket() as listener:

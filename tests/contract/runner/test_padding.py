@@ -19,11 +19,11 @@ POSITIONS = torch.tensor([[0, 1, 2], [0, 1, 0]])
 
 
 class Batch(dict[str, Any]):
-    """A batch of a class of its own, of which torch's trees know nothing."""
+    """A batch class that torch's pytree does not know."""
 
 
 def of_a_library(batch: Any, length: int) -> Any:
-    """The batch as the probes of hf-trainer and accelerate pad it."""
+    """Pad the batch as probes of hf-trainer and accelerate do."""
     return PaddingCollator(lambda _: batch, length)(None)
 
 
@@ -113,7 +113,7 @@ def test_whole_numbers_without_a_known_name_are_no_tokens_in_the_libraries(batch
 
 def test_what_holds_no_tokens_is_left_alone() -> None:
     others = {
-        "labels": torch.tensor([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),  # of several classes at once
+        "labels": torch.tensor([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),  # several classes at once
         "choices": torch.tensor([[1, 2], [3, 4]]),
         "pixel_values": torch.ones(2, 3, 3),
         "lengths": torch.tensor([3, 2]),

@@ -1,4 +1,4 @@
-"""Probes whose plans have something to beat end early, on all ranks at once, and as every other probe ends."""
+"""Probes that cannot beat the best plan end early, on all ranks at once and like any other probe."""
 
 from __future__ import annotations
 

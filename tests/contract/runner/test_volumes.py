@@ -1,4 +1,4 @@
-"""Whether a process had anything from the volumes that it was told of, whoever opened it and by which name."""
+"""Whether a process used files of its volumes, whoever opened them and by whichever name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINKED = "import os; os.symlink('{volume}', '{elsewhere}/link'); open('{elsewher
 
 
 def had_part(volumes: str, code: str, workdir: Path, *import_from: Path) -> bool:
-    """Whether code had something from the volumes, in a process with these directories to import from."""
+    """Whether code used a volume, in a process with these directories on its path."""
     paths = os.pathsep.join([*map(str, import_from), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", _SAID, volumes, code],
@@ -37,7 +37,7 @@ def had_part(volumes: str, code: str, workdir: Path, *import_from: Path) -> bool
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Path:
-    """A volume as a ConfigMap makes it: its files are links to others in it."""
+    """A ConfigMap volume: its files are links to others in it."""
     found = tmp_path / "code"
     (found / "..data").mkdir(parents=True)
     for name, text in (("of_a_volume.py", "SIZE = 4"), ("sizes.json", "{}")):
@@ -89,6 +89,6 @@ def test_a_file_may_be_mounted_alone(volume: Path, elsewhere: Path) -> None:
 )
 @pytest.mark.parametrize("told", ["", "{volume}"])
 def test_what_is_not_from_a_volume_is_not(code: str, told: str, volume: Path, elsewhere: Path) -> None:
-    # In the volume, from which nothing is imported, though Python would look there first.
+    # In the volume, which Python searches first, although nothing is imported from it.
     names = {"volume": volume, "elsewhere": elsewhere}
     assert not had_part(told.format(**names), code.format(**names), volume, elsewhere)

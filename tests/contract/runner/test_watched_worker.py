@@ -1,4 +1,4 @@
-"""A worker under watch, on a virtual GPU: what its report says of loops that step, skip, fail, or never train."""
+"""A watched worker on a virtual GPU: the reports of loops that step, skip, fail, or never train."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_autocast_computes_in_another_dtype_than_the_weights_have(directory: Pat
 
 
 class Checkpointed(nn.Module):
-    """Two blocks, the second one under reentrant checkpointing, as older scripts have it."""
+    """Two blocks, the second under reentrant checkpointing, as in older scripts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def test_checkpointed_blocks_are_counted_once_and_not_again_in_the_backward_pass
 
 
 def test_a_block_is_counted_where_torch_was_entered_by_a_function_taken_before_the_hooks(directory: Path) -> None:
-    # Such a function calls what it found when it was imported. So does torch's own since 2.15: it goes past the
+    # Such a function calls what it found when it was imported. So does torch's own since 2.15: it bypasses the
     # generator that older releases enter.
     model = model_of()
     checkpointed(model[1])
@@ -237,7 +237,7 @@ def test_gradients_that_a_script_asks_for_and_sets_make_steps(directory: Path) -
 
 @pytest.mark.parametrize("create_graph", [True, False], ids=["penalty", "balance"])
 def test_gradients_taken_on_the_way_to_a_backward_pass_are_no_micro_batch(create_graph: bool, directory: Path) -> None:
-    """A gradient penalty goes through them; methods that balance several losses look at their size."""
+    """A gradient penalty passes through them; methods that balance several losses look at their size."""
 
     def loop() -> None:
         model = model_of()
@@ -304,7 +304,7 @@ def test_weights_of_no_module_may_be_trained_with_gradients_asked_for(directory:
 
 @pytest.mark.parametrize("trains_before", [True, False])
 def test_gradients_asked_for_in_an_evaluation_are_part_of_it(trains_before: bool, directory: Path) -> None:
-    """The Fisher information of the weights, say."""
+    """As for the Fisher information of the weights."""
 
     def loop() -> None:
         model = model_of()
@@ -382,9 +382,9 @@ def test_steps_that_a_loss_scaler_skips_are_reported_apart(directory: Path, fuse
 
 @pytest.fixture
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that other tests have left behind in this process are not looked at."""
+    """Ignore models that other tests left in this process."""
     alive = components._alive
-    others = alive()  # held on to, so that no new object takes the place of one of them
+    others = alive()  # keeps them alive, so that no new object takes their place
     known = {id(each) for group in others for each in group}
     monkeypatch.setattr(
         components, "_alive", lambda: tuple([each for each in group if id(each) not in known] for group in alive())
@@ -598,7 +598,7 @@ def test_samples_generated_within_a_librarys_step_are_no_batch_of_it(directory: 
         for step in range(2):
             for micro_step in range(2):
                 with library_step.during(1):
-                    if micro_step == 0:  # as GRPO does: the answers of the whole step at once
+                    if micro_step == 0:  # as in GRPO: the answers of the whole step at once
                         with torch.no_grad():
                             model(torch.ones(16, WIDTH))
                         assert phases.current() is Phase.FORWARD, step
@@ -643,7 +643,7 @@ def test_a_training_that_begins_anew_instead_of_going_on_is_ended(
     assert (report.ending, report.steps, report.resumed_samples) == (Ending.BAD_INPUT, 0, 0)
     assert report.message.endswith(f"; it is {settings.resume_from}")
     assert remedy in report.message
-    # The status has room for the whole remedy: the directory comes behind it, and may be cut.
+    # The status has room for the whole remedy; the directory behind it may be cut.
     assert report.message.index("; it is ") < SENTENCE
 
 
@@ -701,7 +701,7 @@ def test_only_what_may_hold_tensors_is_a_checkpoint_loaded(
 
 
 def load_weights(directory: Path) -> None:
-    import safetensors  # only here, as a script's: it is hooked when it is imported
+    import safetensors  # imported late, as in a script: the hook runs at import
 
     with safetensors.safe_open(directory / "model.safetensors", framework="pt") as file:
         file.get_tensor("weight")

@@ -1,4 +1,4 @@
-"""The pruner in a study of anybody's, beside the sampler."""
+"""The pruner in a user's study, together with the sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search as a real Optuna study: its parameters, its trials, and the sampler that knows the physics."""
+"""The search as a real Optuna study: its parameters, its trials, and the physics-aware sampler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def model() -> PlanKnowledge:
 
 
 def fitted(model: PlanKnowledge, number: int, plan: Plan, score: float = 1000.0) -> Trial:
-    """A trial that took what was predicted."""
+    """Return a trial that measured what was predicted."""
     taken = int(model.predict(plan).device.expected)
     return Trial(number, plan, True, score=score, lesson=Lesson(plan, 0, 0, taken, 1.5))
 
@@ -82,7 +82,7 @@ def test_a_plan_that_was_tried_or_runs_is_not_proposed_but_one_that_was_taken_aw
     first = propose(SearchState(model, ()))
     assert first is not None
     assert propose(after(model, Trial(1, first, is_running=True))) != first
-    assert propose(after(model, Trial(1, first))) != first  # it hung, or failed
+    assert propose(after(model, Trial(1, first))) != first  # it hung or failed
     assert propose(after(model, Trial(1, first, tried=False))) == first
 
 
@@ -104,7 +104,7 @@ def test_the_trials_of_a_study_say_all_that_the_search_knows(model: PlanKnowledg
     assert study.trials[2].intermediate_values == {2: 390.0, 3: 410.0}
     assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == trials
     assert set(study.trials[1].params) == set(parameters.values_of(plans[1])) <= set(distributions_of(parameters))
-    # An out-of-memory never wins, and by how much it was above its limit is told.
+    # An out-of-memory never wins, and its excess is recorded.
     assert study.best_trial.user_attrs["plan"] == str(plans[1])
     assert study.trials[0].constraints is not None
     assert study.trials[0].constraints[FITS] == pytest.approx(9 * 2**30 / model.usable_bytes - (1 - model.headroom))
@@ -123,7 +123,7 @@ OF_OPTUNA = ["TPE", "GP", "Random"]
 
 
 def searched(model: PlanKnowledge, sampler: str, count: int) -> list[Plan]:
-    """The plans of so many probes; what is a fifth larger than predicted runs out of memory above the GPU's end."""
+    """Return the plans of ``count`` probes that need a fifth more than predicted, and may run out of memory."""
     trials: tuple[Trial, ...] = ()
     for number in range(1, count + 1):
         state = replace(after(model, *trials), sampler=sampler, seed=f"uid/{number}")

@@ -1,4 +1,4 @@
-"""The sampler in a study of a user's own, in any storage."""
+"""The sampler in a user's own study, in any storage."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_sampler_serves_a_study_of_anybody_s() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = measured_study(sampler, trials=50)
     plans = [trial.user_attrs["plan"] for trial in study.trials]
-    # It ends by itself, and repeats no plan.
+    # It ends by itself and repeats no plan.
     assert 1 < len(plans) == len(set(plans)) < 12
     assert all("learning_rate" in trial.params for trial in study.trials)
     limit = sampler.state([]).model.usable_bytes * 0.94

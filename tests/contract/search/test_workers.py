@@ -1,4 +1,4 @@
-"""Trials that run at the same time, that fail, or whose process dies: which plans are tried then."""
+"""Parallel trials, failing trials and dying processes: which plans are tried then."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_parallel_trials_have_different_plans() -> None:
 
 
 class LateSampler(MemTuneSampler):
-    """Reads the study once before the other process has written what it chose."""
+    """Reads the study once before the other process has written its choice."""
 
     is_late = True
 

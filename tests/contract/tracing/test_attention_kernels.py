@@ -1,4 +1,4 @@
-"""Which kernel of a GPU computes attention, traced where there is none: torch 2.13's sdp_utils.cpp, rule by rule."""
+"""Which GPU kernel computes attention, traced without a GPU: torch 2.13's sdp_utils.cpp, rule by rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KERNELS = {FLASH: SDPBackend.FLASH_ATTENTION, EFFICIENT: SDPBackend.EFFICIENT_AT
 
 
 def takers(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> str:
-    """The kernels that take it, each asked for itself."""
+    """Return the kernels that accept it, each queried alone."""
     taken = []
     for kernel, backend in KERNELS.items():
 
@@ -75,7 +75,7 @@ def test_flash_takes_no_mask(dtype: torch.dtype, shape: tuple[int, ...]) -> None
         (HALF, 2, False, FLASH),
         (FULL, 2, False, NO_KERNEL),
         (HALF, 2, True, NO_KERNEL),
-        (HALF, HEADS, False, BOTH),  # shared by one each, they are not shared
+        (HALF, HEADS, False, BOTH),  # shared by one each, so not shared
         (HALF, HEADS, True, EFFICIENT),
     ],
 )

@@ -1,4 +1,4 @@
-"""What an evaluation batch takes of a model that was traced as it trains, against a count of its tensors."""
+"""The memory of an evaluation batch of a traced model, against a count of its tensors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_forward_pass_without_gradients_takes_what_a_count_of_its_tensors_says
 
 
 def counted(make: Callable[[], Subject], rows: int) -> int:
-    """The most that an evaluation batch really has at once, besides the model."""
+    """Return the peak bytes of an evaluation batch besides the model."""
     with VirtualGpu(GIB) as gpu:
         subject = make()
         gc.collect()

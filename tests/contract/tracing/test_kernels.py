@@ -1,4 +1,4 @@
-"""What the kernels and the autocast of a GPU make and keep, traced where there is none."""
+"""What a GPU's kernels and autocast allocate and keep, traced without a GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Embedding(nn.Module):
 def program_of(
     model: Callable[[], nn.Module], inputs: Callable[[int], torch.Tensor], as_gpu: bool = True, numerics: str = "full"
 ) -> Program:
-    """A model whose loss is its result."""
+    """Trace a model whose loss is its result."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         subject = Subject(model(), inputs, lambda built, batch: built(batch).sum())
         return trace_subject(subject, ROWS, LENGTH, [numerics], as_gpu).program(numerics)
@@ -42,7 +42,7 @@ def program_of(
 
 @pytest.mark.parametrize(("loss_autocast", "kept"), [(False, {2}), (True, {4})])
 def test_the_engine_sums_the_loss_of_a_model_of_16_bits_in_32(loss_autocast: bool, kept: set[int]) -> None:
-    """Around the model alone: within it autocast is switched off, by FSDP's backend and by DeepSpeed."""
+    """Only around the model: FSDP's and DeepSpeed's backends switch autocast off within it."""
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return functional.log_softmax(model(batch), dim=-1).sum()
@@ -55,7 +55,7 @@ def test_the_engine_sums_the_loss_of_a_model_of_16_bits_in_32(loss_autocast: boo
 
 
 def saved(program: Program) -> set[int]:
-    """The sizes, at one row, of what autograd saves."""
+    """Return the sizes, at one row, of what autograd saves."""
     sizes = program.sizes(1)
     return {sizes[number] for code, number in zip(program.codes, program.numbers, strict=True) if code == events.SAVE}
 
@@ -76,7 +76,7 @@ def test_rms_norm_keeps_its_input_and_a_number_per_row() -> None:
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # torch's of copying
 @pytest.mark.parametrize("numerics", ["full", "autocast", "half"])
 def test_weights_of_copied_modules_are_no_activations(numerics: str) -> None:
-    """`nn.TransformerEncoder` copies its layer: every weight of a copy was kept a second time."""
+    """`nn.TransformerEncoder` copies its layer: every weight of a copy was counted twice."""
 
     def copied() -> nn.Module:
         layer = nn.Linear(WIDTH, WIDTH)
@@ -100,7 +100,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("numerics", ["full", "autocast", "half"])
 def test_a_recurrent_network_keeps_its_gates(numerics: str) -> None:
-    """The kernel of a CPU does, too, but says of what it keeps that it is nothing: LSTMs were a third low and more."""
+    """A CPU kernel keeps them, too, but reports nothing: LSTMs were a third low or more."""
     program = program_of(Recurrent, leaf(LENGTH, WIDTH), numerics=numerics)
     sizes = program.sizes(1)
     held = {number for code, number in zip(program.codes, program.numbers, strict=True) if code == events.SAVE}
@@ -119,7 +119,7 @@ def program_cpu(length: int) -> Program:
 
 
 class Shared(nn.Module):
-    """One weight, used twice: its gradients are added up."""
+    """One weight, used twice, so that its gradients are summed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def test_products_of_experts_are_as_large_as_their_rows() -> None:
 
 
 class Applied(nn.Module):
-    """A function of what goes in, and of a weight."""
+    """A function of an input and a weight."""
 
     def __init__(self, function: Callable[[torch.Tensor, nn.Parameter], torch.Tensor], *shape: int) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ def test_a_boolean_mask_is_kept_as_numbers_whose_rows_are_aligned(places: int, k
 
 
 class Undifferentiated(torch.autograd.Function):
-    """Of a weight it gives no gradient."""
+    """Returns no gradient for a weight."""
 
     @staticmethod
     def forward(_ctx: object, hidden: torch.Tensor, _weight: torch.Tensor) -> torch.Tensor:
@@ -249,7 +249,7 @@ ELEMENTS = LENGTH * WIDTH
 
 
 def under_autocast(function: Callable[[torch.Tensor], torch.Tensor]) -> list[int]:
-    """Bytes a row of what a function of a product makes, by their number."""
+    """Return the bytes per row that a function of a product allocates, in order."""
 
     def apply(hidden: torch.Tensor, weight: nn.Parameter) -> torch.Tensor:
         return function(hidden @ weight)

@@ -1,4 +1,4 @@
-"""Long rows of like blocks are run in part: the trace is the one of all of them, or all of them are run."""
+"""Long rows of identical blocks run in part: the trace is that of all blocks, or all blocks run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS, LENGTH, WIDTH = 2, 4, 16
 
 
 class Block(nn.Module):
-    """Looks at what all blocks look at; every ``step``-th is wider inside."""
+    """Reads what all blocks read; every ``step``-th is wider inside."""
 
     def __init__(self, place: int, step: int = 1) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Moody(Block):
 
 
 class Rows(nn.Module):
-    """One row of blocks after the other."""
+    """Rows of blocks, one after the other."""
 
     def __init__(self, *rows: list[Block]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Rows(nn.Module):
 
 
 class Keeping(Rows):
-    """What every block gives is used at the end."""
+    """Uses the output of every block at the end."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         kept = [hidden]
@@ -73,7 +73,7 @@ def traced(make: Callable[[], nn.Module], numerics: Sequence[str] = ("autocast",
 
 
 class Counting(Rows):
-    """Knows how many blocks it has."""
+    """Knows its number of blocks."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         for place in range(9):

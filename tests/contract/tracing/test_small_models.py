@@ -1,4 +1,4 @@
-"""Traces of small models: their events and the sentences about what cannot be traced."""
+"""Traces of small models: their events, and the messages about what cannot be traced."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_a_factory_is_traced_in_every_way_of_computing() -> None:
 
 
 def test_ranges_for_a_profiler_change_nothing() -> None:
-    """A CPU build of torch refuses them."""
+    """A CPU build of torch rejects them."""
     assert trace("factories:profiled", ROWS, LENGTH).programs == trace("factories:plain", ROWS, LENGTH).programs
     with pytest.raises(RuntimeError, match="NVTX"):
         torch.cuda.nvtx.mark("after the trace")
 
 
 def test_what_a_factory_checkpoints_by_itself_is_left_to_the_plan() -> None:
-    """As the runner does it: predictions were 36% low where the factory switched it on."""
+    """As the runner does: predictions were 36% low if the factory enabled it."""
     own, plain = (
         trace("factories:checkpointing_itself", ROWS, LENGTH, ["full"], arguments={"enabled": enabled})
         for enabled in (True, False)
@@ -78,7 +78,7 @@ def test_a_loss_around_the_model_comes_after_its_call_and_before_its_backward_pa
     marks = [codes.index(mark) for mark in (events.CALL, events.RETURN, events.BACKWARD, events.REACHED)]
     assert marks == sorted(marks)
     _, returned, began, reached = marks
-    # It keeps something, of which autograd asks before the model's own backward pass begins.
+    # It saves a tensor, which autograd requests before the model's own backward pass begins.
     assert events.SAVE in codes[returned:began]
     assert events.UNPACK in codes[began:reached]
 

@@ -1,4 +1,4 @@
-"""The process that traces, whatever the user's code does in it: one sentence, within its limits of time and memory."""
+"""The trace process, whatever the user's code does in it: one sentence, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ IMPORTS = "import ctypes, mmap, os, signal, subprocess, sys, threading, time, to
 
 
 def call(factory: str, folder: Path, *words: str) -> tuple[list[str], dict[str, str]]:
-    """The command that traces a factory, and its variables; the folder may hold the user's code."""
+    """Return the command that traces a factory, and its variables; the folder may hold the user's code."""
     command = [sys.executable, "-m", "memtune_runner", "trace", factory, "--batch", "2", "--sequence-length", "4"]
     command += ["--memory", "4Gi", "--time-limit", "100", "--output", str(folder / "trace.json"), *words]
     return command, os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(PROGRAMS), *sys.path])}
 
 
 def refused(factory: str, folder: Path, *limits: str) -> str:
-    """What the process that traces says of a factory that it must refuse."""
+    """Return the trace process's message for a factory that it must reject."""
     command, variables = call(factory, folder, *limits)
     ended = subprocess.run(command, check=False, capture_output=True, text=True, env=variables, timeout=300)
     assert ended.returncode == 2
@@ -41,7 +41,7 @@ def refused(factory: str, folder: Path, *limits: str) -> str:
 
 @pytest.mark.parametrize(("volume", "mounted"), [("code", True), ("work", False)])
 def test_a_message_says_whether_the_factory_came_from_a_volume(volume: str, mounted: bool, tmp_path: Path) -> None:
-    """In a working directory that is one, torch must open nothing of its own."""
+    """If the working directory is a volume, torch must open nothing of its own there."""
     for name in ("code", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "code" / "mine.py").write_text("from factories import plain\n")
@@ -70,7 +70,7 @@ def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_pat
 
 
 def test_what_has_been_told_is_the_last_word(tmp_path: Path) -> None:
-    """Whatever the user's module leaves behind: a thread that waits, or what prints when Python ends."""
+    """The user's module leaves a waiting thread, or prints at Python's exit."""
     lines = (
         "import atexit, sys, threading",
         "threading.Thread(target=threading.Event().wait).start()",
@@ -102,7 +102,7 @@ def test_what_a_module_does_when_it_is_imported(line: str, words: str, tmp_path:
 
 
 def factory_of(line: str, folder: Path) -> str:
-    """A factory that does this, and returns a good model if it comes to that."""
+    """Return a factory that runs this line, then returns a valid model."""
     (folder / "mine.py").write_text(
         f"{IMPORTS}\nfrom factories import plain as good\n\ndef build():\n {line}\n return good(2, 4)\n"
     )
@@ -110,7 +110,7 @@ def factory_of(line: str, folder: Path) -> str:
 
 
 def model_of(line: str, folder: Path) -> str:
-    """A model whose inner module does this."""
+    """Return a model whose inner module runs this line."""
     lines = (
         IMPORTS,
         "class Inner(nn.Module):",
@@ -189,14 +189,14 @@ def test_a_pod_leaves_last_words_though_its_factory_leaves_none(tmp_path: Path) 
 
 
 def test_a_process_that_answers_nothing_is_ended(tmp_path: Path) -> None:
-    """It blocks what signals it can, and waits in C."""
+    """It blocks the signals that it can and waits in C."""
     line = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); ctypes.CDLL(None).sleep(1000)"
     told = refused(factory_of(line, tmp_path), tmp_path, "--time-limit", "20")
     assert told.startswith("tracing took longer than it may, 20 s, while the factory was called")
 
 
 def traced(factory: str, folder: Path, started_by: Sequence[str] = ()) -> str:
-    """What the process that traces prints of a factory that it must take."""
+    """Return what the trace process prints for a factory that it must accept."""
     command, variables = call(factory, folder, "--numerics", "full", "--output", "trace.json")
     ended = subprocess.run(
         [*started_by, *command], check=True, capture_output=True, text=True, cwd=folder, env=variables, timeout=300

@@ -1,4 +1,4 @@
-"""On a virtual GPU accelerate is told that the CPU is meant, however a script begins it."""
+"""On a virtual GPU, accelerate uses the CPU, however a script initializes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memtune_runner.rank.settings import Settings
 
 @pytest.fixture
 def state() -> Iterator[Any]:
-    """accelerate's state under the integration, as if nothing had begun it."""
+    """accelerate's state under the integration, uninitialized."""
     from accelerate.state import PartialState  # type: ignore[import-untyped]  # accelerate ships no types
 
     plan = Plan.parse("fp32-ddp-none-mb1x1")

@@ -1,4 +1,4 @@
-"""The virtual GPU as a device: its budget, its words, its statistics, and what lives behind tensor subclasses."""
+"""The virtual GPU as a device: its budget, error messages, statistics and tensor subclasses."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_two_at_once_are_refused() -> None:
 
 
 def test_what_the_training_thread_computes_with_counts_and_nothing_else() -> None:
-    """docs/concepts.md says so: host memory cannot be told apart, but where another thread holds it."""
+    """docs/concepts.md says so: host memory cannot be told apart, unless another thread holds it."""
     with VirtualGpu(64 * MIB) as gpu, ThreadPoolExecutor(1) as loader:
         elsewhere = loader.submit(torch.zeros, MIB).result()
         assert current_bytes(gpu) == 0
@@ -219,7 +219,7 @@ def test_fsdp_frees_its_unsharded_parameters() -> None:
 
 
 def attended(dropout: float, **options: Any) -> tuple[torch.Tensor, ...]:
-    """Attention over 64 positions, the gradients of what goes in, and the random number that comes next."""
+    """Return attention over 64 positions, the gradients of its inputs, and the next random number."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 4, 64, 16, requires_grad=True) for _ in range(3))
     mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, **options)

@@ -1,4 +1,4 @@
-"""What tests/gpu tries on CUDA, tried on a virtual GPU: the same bodies."""
+"""The checks of tests/gpu, run on a virtual GPU."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_job_gets_up_again(tmp_path: Path) -> None:
     [
         (None, None, 1.0),
         (40 * GIB, None, 0.5),
-        (76 * GIB, None, 1.0),  # what is sold as 80 GB and declared so is the whole device
+        (76 * GIB, None, 1.0),  # a GPU sold and declared as 80 GB is the whole device
         (None, 0.25, 0.25),
         (40 * GIB, 0.5, 0.25),
         (84 * GIB, 0.5, 0.5),
@@ -68,7 +68,7 @@ def test_a_limit_and_a_share_make_one_fraction(limit_bytes: int | None, share: f
 
 
 class SpokenTo:
-    """Stands in for torch.cuda on a machine with two GPUs of 40 and 80 GiB, and notes which of them is spoken to."""
+    """Replaces torch.cuda with two GPUs of 40 and 80 GiB, and records which one is used."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.devices: list[int] = []

@@ -1,4 +1,4 @@
-"""The virtual GPU against torch's own profiler, which sees every byte that the CPU allocator hands out."""
+"""The virtual GPU against torch's profiler, which sees every byte of the CPU allocator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:
-    # When garbage goes decides when memory is free; both runs must agree on it.
+    # Garbage collection decides when memory is free; both runs must agree on it.
     gc.collect()
     gc.disable()
     yield
@@ -35,7 +35,7 @@ def loop(name: str, checkpointed: bool) -> Callable[[Callable[[], None]], None]:
 @pytest.mark.parametrize("name", CASES)
 def test_virtual_gpu_counts_what_the_profiler_sees(name: str, checkpointed: bool) -> None:
     case = CASES[name]
-    train(case, checkpointed, 1, lambda: None)  # what is made once per process is made now
+    train(case, checkpointed, 1, lambda: None)  # creates what exists once per process
     truth, (seen, left_bytes) = profiled(loop(name, checkpointed)), counted(loop(name, checkpointed))
     assert len(truth) == STEPS
     assert truth[0].peak_bytes > 100_000

@@ -1,7 +1,7 @@
-"""The same truth under DDP, FSDP2 and ZeRO: buckets, shards and gathered weights are counted too.
+"""The virtual GPU against the profiler under DDP, FSDP2 and ZeRO: buckets, shards, gathered weights.
 
-One process stands for rank 0 of four through torch's fake process group, whose collectives move nothing. What they
-would have computed is wrong; what is held in memory is right.
+One process is rank 0 of four in torch's fake process group, whose collectives move nothing. Their values are wrong; the
+memory held is right.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from memtune.plans.deepspeed_config import deepspeed_config
 from memtune.plans.plan import Plan
 
-STEPS = 2  # the optimizer's state is new in the first and there in the second
+STEPS = 2  # the optimizer's state is new in the first and exists in the second
 WORLD = 4
 
 pytestmark = [
@@ -58,7 +58,7 @@ def deepspeed(four_ranks: None) -> Iterator[Any]:  # noqa: ARG001  # it must be 
 
 def ddp(model: Blocks) -> Trained:
     wrapped = DistributedDataParallel(model)
-    # The fake group gives the reducer no result to unpack; averaging in place holds as much as a reduction does.
+    # The fake group gives the reducer no result to unpack; averaging in place holds as much as a reduction.
     wrapped.register_comm_hook(None, lambda _, bucket: averaged(bucket))
     return alone(wrapped)
 
@@ -97,7 +97,7 @@ def assert_counted(name: str, wrap: Callable[[Blocks], Trained]) -> None:
         gc.collect()  # wrappers and their hooks refer to each other
 
     gc.collect()
-    gc.disable()  # when garbage goes decides when memory is free; both runs must agree on it
+    gc.disable()  # garbage collection decides when memory is free; both runs must agree on it
     try:
         train(case, False, 1, lambda: None, wrap)
         gc.collect()

@@ -26,7 +26,7 @@ class Streamed(IterableDataset[dict[str, torch.Tensor]]):
 
 
 class StreamedBatches(IterableDataset[dict[str, torch.Tensor]]):
-    """Whole batches: the script makes its own."""
+    """Whole batches that the script makes itself."""
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         return (default_collate([DATA[row] for row in range(4)]) for _ in range(16))

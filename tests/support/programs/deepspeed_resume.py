@@ -49,7 +49,7 @@ def engine_of(plan: Plan) -> Any:
 
 
 def train(engine: Any, plan: Plan, first_step: int) -> list[float]:
-    """The mean loss of each step, over all ranks."""
+    """Return the mean loss of each step over all ranks."""
     dtype = engine.get_data_types()[0]
     return [_step(engine, plan, step, dtype) for step in range(first_step, first_step + STEPS)]
 

@@ -1,4 +1,4 @@
-"""Model factories, good and bad, as users write them."""
+"""Model factories as users write them, good and bad."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sized(micro_batch: int, sequence_length: int, blocks: int) -> tuple[nn.Modul
 
 
 def with_loss() -> tuple[nn.Module, Any, Any]:
-    """A model, a function that makes batches, and a loss."""
+    """Return a model, a function that makes batches, and a loss."""
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         return cast(torch.Tensor, model(batch["hidden"])).square()

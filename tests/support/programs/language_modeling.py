@@ -100,7 +100,7 @@ if args.resume_from:
 
 
 def ends_step(number: int) -> bool:
-    """Whether the batch with this number, from 1, is the last one of an optimizer step."""
+    """Whether the batch with this number, from 1, is the last of an optimizer step."""
     if args.own_accumulation:
         return number % args.accumulation == 0 or number == len(loader)
     return bool(accelerator.sync_gradients)

@@ -1,6 +1,6 @@
 """Lightning trainings with more than one call of fit, selected by the argument.
 
-``SAVES_IN`` is where the script's own callbacks save; with ``FAILS`` in the environment the last fit fails at its end.
+``SAVES_IN`` is where the script's own callbacks save; with ``FAILS`` set, the last fit fails at its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FINDING: dict[str, Any] = {"early_stop_threshold": None}
 
 
 class Linear(lightning.LightningModule):
-    """The smallest module that has a learning rate to find."""
+    """The smallest module with a learning rate to search for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class Linear(lightning.LightningModule):
 
 
 class StopEarly(Callback):
-    """Stands for early stopping."""
+    """Stands in for early stopping."""
 
     def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
         trainer.should_stop |= trainer.global_step == 4
 
 
 def train_epochs(*callbacks: Callback) -> None:
-    """Two passes over 21 samples."""
+    """Train two epochs of 21 samples."""
     data = DataLoader(TensorDataset(torch.randn(21, 4)), batch_size=4, shuffle=True)
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     lightning.Trainer(max_epochs=2, accumulate_grad_batches=5, callbacks=list(callbacks), **quiet).fit(Linear(), data)

@@ -1,4 +1,4 @@
-"""Trains a little and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
+"""Trains briefly and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
 
 KIND: the Trainer's, or with accelerate its state, its model on all ranks, with diffusers, LoRA, on rank 0, or a part.
 """

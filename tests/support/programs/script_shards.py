@@ -1,4 +1,4 @@
-"""A script that shards with FSDP2 by itself, and saves one file for each rank.
+"""A script that shards with FSDP2 itself and saves one file per rank.
 
 ``python script_shards.py DIRECTORY``: six steps; the state after three is saved below the directory.
 """
@@ -27,7 +27,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def states(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All that this rank holds, in an order of its own."""
+    """Return this rank's tensors in a fixed order."""
     found: list[Any] = list(model.parameters())
     for weight in model.parameters():
         found += [each for _, each in sorted(optimizer.state[weight].items())]

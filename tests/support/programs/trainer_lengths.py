@@ -30,7 +30,7 @@ rows = RandomTokens(21, 32)
 
 
 class StopEarly(TrainerCallback):
-    """Stands for early stopping."""
+    """Stands in for early stopping."""
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override]  # names that are not used
         control.should_training_stop |= state.global_step == own.stop_after

@@ -1,4 +1,4 @@
-"""The built-in trainer as a script. ``TRAINER_ARGUMENTS`` are its command line."""
+"""The built-in trainer as a script, with its command line in ``TRAINER_ARGUMENTS``."""
 
 from __future__ import annotations
 

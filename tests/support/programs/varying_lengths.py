@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(scales.parameters(), lr=1e-6)
 
 
 class Scaling(torch.nn.Module):
-    """Layers that keep their input, and compute next to nothing."""
+    """Layers that keep their input and compute next to nothing."""
 
     def __init__(self) -> None:
         super().__init__()

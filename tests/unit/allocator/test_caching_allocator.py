@@ -1,4 +1,4 @@
-"""The allocator's rules, each with numbers worked out by hand. Names in brackets: c10/cuda/CUDACachingAllocator.cpp."""
+"""The allocator's rules, with numbers by hand. Comments name functions in c10/cuda/CUDACachingAllocator.cpp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def filled(allocator: CachingAllocator, *sizes_bytes: int, stream: int = 0) -> l
 
 
 def cached(allocator: CachingAllocator, *sizes_bytes: int, stream: int = 0) -> None:
-    """Leave these in the cache. All are allocated before the first is freed, so none is served by another."""
+    """Leave blocks in the cache. All are allocated before the first is freed, so none serves another."""
     for handle in filled(allocator, *sizes_bytes, stream=stream):
         allocator.free(handle)
 

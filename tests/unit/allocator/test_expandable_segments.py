@@ -1,4 +1,4 @@
-"""Expandable segments ("Note [Expandable Segments]" in c10/cuda/CUDACachingAllocator.cpp), worked out by hand."""
+"""Expandable segments ("Note [Expandable Segments]" in c10/cuda/CUDACachingAllocator.cpp), by hand."""
 
 from __future__ import annotations
 

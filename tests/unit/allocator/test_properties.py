@@ -1,4 +1,4 @@
-"""What must hold after any sequence of calls: no overlap, no lost bytes, sums that agree, nothing left at the end."""
+"""Invariants after any sequence of calls: no overlap, no lost bytes, sums that agree, nothing left at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS = st.sampled_from(
     ]
 )
 LIMITS_BYTES = st.one_of(st.none(), st.integers(0, 200 * MIB))
-# What to do, then which of the live blocks, how many bytes, which stream. Allocations are the most frequent.
+# The action, the live block, the bytes and the stream. Allocations are the most frequent.
 CALLS = st.lists(
     st.tuples(
         st.sampled_from(["alloc"] * 6 + ["free"] * 4 + ["record_stream", "synchronize_stream", "empty_cache"]),
@@ -51,7 +51,7 @@ Calls = list[tuple[str, int, int, int]]
 
 
 def run(allocator: CachingAllocator, calls: Calls) -> Iterator[dict[int, int]]:
-    """Make the calls; after each, yield the live handles with the bytes requested for them."""
+    """Make the calls; after each, yield the live handles with their requested bytes."""
     live: dict[int, int] = {}
     for action, choice, size_bytes, stream in calls:
         handle = sorted(live)[choice % len(live)] if live else 0
@@ -80,7 +80,7 @@ def allocate_or_null(allocator: CachingAllocator, size_bytes: int, stream: int) 
 
 
 def check_segment(segment: SegmentInfo) -> None:
-    """Blocks follow each other without gap or overlap, and free neighbours were joined."""
+    """Check that blocks are contiguous and free neighbours are joined."""
     assert segment.address == segment.blocks[0].address
     for block in segment.blocks:
         assert block.size_bytes > 0
@@ -91,7 +91,7 @@ def check_segment(segment: SegmentInfo) -> None:
 
 
 def check_extent(segment: SegmentInfo, is_expandable: bool) -> None:
-    """No byte of a segment is lost: its blocks add up to what the device gave."""
+    """Check that a segment's blocks add up to what the device gave."""
     total = sum(block.size_bytes for block in segment.blocks)
     if not is_expandable:
         assert (total == 2 * MIB) if segment.is_small else (total >= 10 * MIB and total % (2 * MIB) == 0)
@@ -118,7 +118,7 @@ def check(allocator: CachingAllocator, live: dict[int, int], limit_bytes: int | 
 def check_sums(
     allocator: CachingAllocator, segments: list[SegmentInfo], limit_bytes: int | None, is_expandable: bool
 ) -> None:
-    """The counters are what the blocks add up to."""
+    """Check that the counters equal the sums of the blocks."""
     blocks = [block for segment in segments for block in segment.blocks]
     stats = allocator.stats()
     free = [block.size_bytes for block in blocks if block.state == "free"]
@@ -182,7 +182,7 @@ def test_equal_calls_give_equal_addresses_and_counters(
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[Event]:
-    """Traces that make sense: what is freed or recorded is allocated."""
+    """Draw valid traces: only allocated blocks are freed or recorded."""
     trace: list[Event] = []
     live: list[int] = []
     for number, (action, choice, size_bytes, stream) in enumerate(draw(CALLS)):

@@ -1,4 +1,4 @@
-"""The counters of the allocator: what a peak is, and what is wasted."""
+"""The allocator's counters: peaks and waste."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Traces through the allocator model, and the memory they need."""
+"""Replayed traces and the memory that they need."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
 def step(first_tensor: int, count: int, size_bytes: int) -> list[Event]:
-    """So many tensors of one size, all alive together, then all freed."""
+    """Return ``count`` tensors of one size, all alive together, then all freed."""
     tensors = range(first_tensor, first_tensor + count)
     return [Event("alloc", tensor, size_bytes) for tensor in tensors] + [Event("free", tensor) for tensor in tensors]
 
 
-# The case that expandable segments were made for: the second batch is a little larger than the first, so that
-# none of the first batch's segments can serve it.
+# The case for expandable segments: the second batch is slightly larger than the first, so none of the first batch's
+# segments can serve it.
 GROWING_BATCH = step(0, 4, 20 * MIB) + step(4, 4, 22 * MIB)
 
 

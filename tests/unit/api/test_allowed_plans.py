@@ -1,4 +1,4 @@
-"""Which knobs of a plan are outside of what a job allows, in words."""
+"""Messages about knobs that a job does not allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts that a job can write are those that the model reader knows, with the same defaults."""
+"""The architecture facts in a job are those of the model reader, with the same defaults."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from memtune.api.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
 from memtune.api.fields import SpecBlock
 from memtune.model.architecture import Architecture, Experts, Image
 
-# `norm` is how a job writes rms_norm. The rest comes with the families of Hugging Face and has no plain fact.
+# `norm` is how a job writes rms_norm. The rest comes with Hugging Face families and has no plain fact.
 NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names", "tower"}
 NOT_WRITTEN |= {"ffn_dropout", "makes_scores", "attention_softcap", "logit_softcap", "upcasts_loss"}
-# Their default is that of other facts.
+# Their defaults derive from other facts.
 DERIVED = {"kv_heads", "head_dim", "ffn_size", "vocab_size", "head", "kind"}
 
 

@@ -1,4 +1,4 @@
-"""From a job, or a node's label, to a GPU."""
+"""Finding a GPU from a job or a node's label."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def job(resources: dict[str, Any]) -> Job:
     return load_job({**kind, "metadata": {"name": "a"}, "spec": spec})
 
 
-# Labels as gpu-feature-discovery writes them.
+# Labels of gpu-feature-discovery.
 @pytest.mark.parametrize(
     ("product", "name"),
     [

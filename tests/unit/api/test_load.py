@@ -1,4 +1,4 @@
-"""Reading a job: a good one whole, and each field wrong in turn."""
+"""Parsing a job: a valid one, and each field wrong in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dumped(job: Job) -> Node:
 
 
 def leaves(schema: Node, path: str) -> Iterator[tuple[str, Node]]:
-    """Every field of the schema that is no block of fields itself."""
+    """Yield every field of the schema that is not a block."""
     if "properties" in schema:
         for name, field in schema["properties"].items():
             yield from leaves(field, f"{path}.{name}")

@@ -1,4 +1,4 @@
-"""What a reader of a wrong job is told: the field, what was given, what was meant."""
+"""The message for an invalid job: the field, what was given, what was meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to variables come out as the kubelet expands them, and what is escaped has none."""
+"""References to variables expand as in the kubelet; escaped ones do not."""
 
 from __future__ import annotations
 

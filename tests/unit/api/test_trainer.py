@@ -1,4 +1,4 @@
-"""What the template tells of its trainer's host memory; the API server lets any shape of a template through."""
+"""The trainer's host memory in the template, whose shape the API server does not validate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a job to its architecture and its workload."""
+"""From a job to its architecture and workload."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_workload_without_adapter_and_evaluation_has_none() -> None:
 
 
 def test_a_sequence_of_more_tokens_than_a_picture_has_is_refused() -> None:
-    # 14 x 14 patches and the class token; as a masked autoencoder trains, fewer are fine.
+    # 14 x 14 patches and the class token; fewer are valid, as in a masked autoencoder.
     pictures = {"hfConfig": {"model_type": "vit", "image_size": 224, "patch_size": 16}}
     assert to_workload(job(pictures, training={"sequenceLength": 197}), GPUS["h100-80gb"]).sequence_length == 197
     with pytest.raises(SpecError, match=r"sequenceLength: 198 is more than the 197 positions that vit has embeddings"):

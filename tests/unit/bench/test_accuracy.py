@@ -1,4 +1,4 @@
-"""The pure parts of the accuracy benchmark: its bound, its reading of rows, and its fairness."""
+"""The pure parts of the accuracy benchmark: its bound, its parsing of rows, and its fairness."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_row_is_read_as_it_is_written() -> None:
     assert row(notes="grad accum 1").recipe.unknown_inputs == 0
     assert row(checkpointing="every-4").recipe.checkpointing == Checkpointing("every", 4)
     assert row(attention_kind="eager").recipe.attention is Attention.EAGER
-    # Its family bounds the scores, which no kernel that does not make them can do.
+    # Its family caps the scores, which only a kernel that materializes them can do.
     assert row(model="google/gemma-2-9b").recipe.attention is Attention.EAGER
     assert row(model="google/gemma-2b").recipe.attention is Attention.FLASH
 

@@ -1,4 +1,4 @@
-"""The table of how long the cluster takes, from commands that take no time."""
+"""The table of the cluster's start-up times, from commands that take no time."""
 
 from __future__ import annotations
 

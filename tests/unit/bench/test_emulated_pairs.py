@@ -1,4 +1,4 @@
-"""The pairs that bench/emulated_pairs.py sets beside the emulated GPU, and the page of what they took."""
+"""The pairs that bench/emulated_pairs.py compares with the emulated GPU, and the page of their peaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First scores: one for each source, kept as they were."""
+"""First scores: one per source, never changed."""
 
 from __future__ import annotations
 

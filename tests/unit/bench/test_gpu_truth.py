@@ -1,4 +1,4 @@
-"""The GPU benchmark without a GPU: what it would measure, the page it writes, and what it keeps of a snapshot."""
+"""The GPU benchmark without a GPU: what it would measure, its page, and what it keeps of a snapshot."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_formulas_and_traces_are_scored_side_by_side() -> None:
 
 
 def _exactly(pair: Pair, share: float) -> Result:
-    """A result that is everywhere off by the same share of what the formulas say."""
+    """Return a result that is off by the same share everywhere."""
     found = formulas(pair)
     allocated, reserved, device = (
         int(share * each.expected) for each in (found.allocated, found.reserved, found.device)
@@ -155,7 +155,7 @@ def test_two_pairs_of_a_model_correct_the_prediction_of_its_others() -> None:
     results = [_exactly(pair, 1.15) for pair in pairs]
     before = {each.row.id: each for each in scored(results, MACHINE.gpu, formulas)}
     after = after_probes(results, MACHINE.gpu, {})
-    # Seven of them are of one rank: the first two of these are the probes, and teach of two ranks, too.
+    # Seven of them have one rank: the first two are the probes, and teach about two ranks, too.
     assert [each.row.id for each in after] == [str(pair) for pair in pairs[2:]]
     for each in after:
         assert each.error < before[each.row.id].error / 2
@@ -196,7 +196,7 @@ def _entry(action: str, addr: int, size: int, stream: int = 0) -> dict[str, Any]
 
 @pytest.fixture
 def made() -> dict[str, Any]:
-    """What would be kept of a snapshot with two streams, of which only one can have a freed block again."""
+    """Return what is kept of a snapshot with two streams, of which only one can reuse a freed block."""
     trace = [
         _entry("segment_alloc", 0, 2 * MIB),
         _entry("alloc", 0, 100 * KIB),
@@ -258,7 +258,7 @@ def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str)
 def test_of_two_blocks_of_one_size_an_older_torch_takes_the_lower_address_a_newer_one_the_older_segment(
     torch: str, old: int, new: int, reserved: int
 ) -> None:
-    """Which one is taken shows later: only a segment that is free as a whole has room for the last request."""
+    """The choice shows later: only a segment that is entirely free has room for the last request."""
     trace = []
     for address in (old, new):
         trace += [_entry("segment_alloc", address, 20 * MIB), _entry("alloc", address, 9 * MIB)]

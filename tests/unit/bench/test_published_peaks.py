@@ -1,4 +1,4 @@
-"""The accuracy that the documents claim is what the published peaks in the repository give."""
+"""The documented accuracy is that of the published peaks in the repository."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_first_score_has_its_row_and_every_row_its_first_score() -> None:
 
 
 def test_first_scores_are_only_ever_appended_to() -> None:
-    # The first eight sources and the head of the table. A later source comes after them, and changes nothing here.
+    # The first eight sources and the table's head; later sources follow and change nothing here.
     first = first_scores.SCORES.read_bytes().splitlines(keepends=True)[:166]
     assert (
         hashlib.sha256(b"".join(first)).hexdigest()

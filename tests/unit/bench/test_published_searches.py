@@ -1,4 +1,4 @@
-"""The published tables of the search benchmark: what others measured, and nothing that we predicted."""
+"""The search benchmark's published tables: measured by others, never predicted by MemTune."""
 
 from __future__ import annotations
 

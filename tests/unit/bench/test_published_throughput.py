@@ -1,4 +1,4 @@
-"""The published throughputs under bench/data: each row can be read, and the predictor stays unbiased on them."""
+"""The published throughputs under bench/data: each row parses, and the predictor is unbiased on them."""
 
 from __future__ import annotations
 

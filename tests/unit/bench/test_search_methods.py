@@ -1,4 +1,4 @@
-"""The search benchmark: its tables are a truth with cliffs, its methods keep their order."""
+"""The search benchmark: its tables have cliffs, its methods keep their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A soak ends: when it is interrupted, when a part is dead and when a pod never ends."""
+"""A soak ends when it is interrupted, when a part is dead and when a pod never ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED = urllib.error.URLError(ConnectionRefusedError(111, "Connection refused"
 
 
 class Core:
-    """An API whose pods stay as they are; what it is asked for beyond that is nobody's business here."""
+    """An API whose pods never change."""
 
     def __init__(self, phase: str) -> None:
         self.phase = phase
@@ -38,7 +38,7 @@ class Core:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """A load whose pods stay Pending, and whose threads do nothing but run these."""
+    """A load whose pods stay Pending, and whose threads only run these."""
     monkeypatch.setattr(Load, "_write", lambda _: None)
     monkeypatch.setattr(Load, "_watch", lambda _: None)
     monkeypatch.setattr(soak, "parts", dict)

@@ -1,4 +1,4 @@
-"""A soak's judgement: what levels off, what does not."""
+"""A soak's verdict: which memory levels off and which does not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLES = 360
 
 
 def series(mib: Callable[[float], float], noise: float = 0.3, seed: int = 0) -> list[int]:
-    """Memory by the share of the run that is over, with noise."""
+    """Return memory as a function of the elapsed share of the run, with noise."""
     chance = random.Random(seed)
     return [int((mib(place / SAMPLES) + chance.gauss(0, noise)) * MIB) for place in range(SAMPLES)]
 
@@ -40,7 +40,7 @@ SEEDS = range(5)
         pytest.param(lambda share: 400 + 60 * share, 10.0, id="20 MiB a third in much noise"),
         pytest.param(lambda share: 100 + max(0, 30 * (share - 2 / 3)), 0.3, id="one that begins late"),
         pytest.param(lambda share: sawtooth(15, 10)(share) + 18 * share, 0.3, id="below a sawtooth"),
-        # As the kubelet of a node that was given a thousand pods went in half an hour.
+        # As the kubelet's, on a node that got a thousand pods in half an hour.
         pytest.param(lambda share: 75 + 12 * share, 0.5, id="kubelet"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The plans of a report and what trying them would have cost: numbers by hand, for none of it was ever run."""
+"""A report's plans and what trying them would have cost, with numbers by hand, as none of them ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a million tokens cost, as the `memtune` command predicts it."""
+"""The cost of a million tokens, as the `memtune` command predicts it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAN = "bf16-z3-full-mb1x32"
 
 
 def priced(folder: Path, price: float = 2.5, **resources: Any) -> str:
-    """The dense example on eight A100, each at a price."""
+    """Predict the dense example on eight A100 at a price each."""
     data = job()
     data["spec"]["resources"] |= {"gpuHourPrice": price, **resources}
     return written(folder, data)
@@ -30,7 +30,7 @@ def document(capsys: Captured, *arguments: str) -> dict[str, Any]:
 
 
 def cost_of(told: dict[str, Any], price: float) -> Any:
-    """Dollars per million tokens of eight GPUs, at the speed of a document."""
+    """Return dollars per million tokens of eight GPUs, at the speed in a document."""
     return pytest.approx(price * 8 / 3600 * 1e6 / told["tokensPerSecond"]["expected"], rel=1e-3)
 
 
@@ -76,7 +76,7 @@ def test_a_virtual_gpu_costs_nothing_that_could_be_predicted(tmp_path: Path, cap
 
 
 def table_of(page: str) -> list[list[str]]:
-    """The rows of the comparison, each cell by itself."""
+    """Return the rows of the comparison as lists of cells."""
     lines = page[page.index("The best plan on each GPU") :].split("\n\n")[0].splitlines()[2:]
     return [re.split(r" {2,}", line.strip()) for line in lines]
 

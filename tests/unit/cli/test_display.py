@@ -1,4 +1,4 @@
-"""What stays on a terminal and what is drawn over, and that a file gets the told lines alone."""
+"""Which lines stay on a terminal and which are redrawn; a file gets only the former."""
 
 from __future__ import annotations
 

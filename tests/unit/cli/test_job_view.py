@@ -1,4 +1,4 @@
-"""The story of a job, from its object alone: outcomes, budgets, what happens next, and objects that hold anything."""
+"""The view of a job from its object alone: outcomes, budgets, next actions, and objects with any content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memtune_cli.views.status_diff import news, saying, without_shown
 
 
 def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:
-    """The told job with fields of one record replaced."""
+    """Return the told job with fields of one record replaced."""
     records = [dict(record) for record in told_job()["status"][part]]
     records[place] |= fields
     return told_job(**{part: records})

@@ -1,4 +1,4 @@
-"""The JSON of the command is a contract: its names, their order and their types hold within one version."""
+"""The command's JSON is a contract: names, order and types are stable within a version."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ GOLDEN = {
 
 
 def shape(value: Any) -> Any:
-    """The names and types of a document; all items of a list must be alike."""
+    """Return the names and types of a document; all items of a list must be alike."""
     if isinstance(value, dict):
         return {name: "1" if name == "version" and inner == 1 else shape(inner) for name, inner in value.items()}
     if isinstance(value, list):

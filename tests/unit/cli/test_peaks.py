@@ -1,4 +1,4 @@
-"""Peaks by line of code, and peaks against a baseline."""
+"""Peaks by line of code, and peaks compared with a baseline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_is_live_at_the_peak_counts_under_the_innermost_line_outside_of_tor
         _event("alloc", 2, 30, _TORCH, line),
         _event("alloc", 1, 40, _TORCH, library, line),
         _event("alloc", 3, 10),
-        _event("free_completed", 2, 30),  # said a second time, when no stream uses it any more
+        _event("free_completed", 2, 30),  # repeated when no stream uses it any more
         _event("free_requested", 2, 30),
         _event("alloc", 4, 20, line),
     )

@@ -1,4 +1,4 @@
-"""Which micro-batches the picture of a plan shows."""
+"""Which micro-batches a plan's picture shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metrics of pods come to: each rank's memory, and the speed of all over time."""
+"""Aggregating pods' metrics: each rank's memory, and the total speed over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words and numbers of the pages: nothing counted wrongly, nothing shown that is nothing."""
+"""Words and numbers of the pages: no wrong plural, no line for zero."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_one_of_a_thing_is_no_plural_and_nothing_is_not_shown(
     assert main([command, file]) == 0
     page = capsys.readouterr().out
     assert WRONG.findall(page) == []
-    # Of the legend: what would be shown as nothing is summed up in one entry, and left out if that is nothing too.
+    # Legend entries that would show as zero are combined into one, or left out if their sum is zero.
     assert not re.search(r"^  \S (\w| )+ 0\.0 GiB", page, re.MULTILINE)
 
 
 def test_a_family_that_is_left_out_of_the_table_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = yaml.safe_load((EXAMPLES / "llama-7b-8gpu.yaml").read_text())
     job["spec"]["resources"] = {"gpusPerNode": 8, "gpuMemory": "6Gi"}
-    # ddp, z0 to z3 and two of fsdp are seven, and six are shown.
+    # ddp, z0 to z3 and two of fsdp are seven shardings, of which six are shown.
     job["spec"]["tuning"]["space"] = {
         "checkpointing": ["none"],
         "backends": ["ddp", "deepspeed", "fsdp"],
@@ -44,7 +44,7 @@ def test_a_family_that_is_left_out_of_the_table_is_one(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("command", [["plan"], ["estimate", "--plan", "fp32-ddp-full-mb8x8"]])
 def test_no_speed_is_foretold_for_a_virtual_gpu(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It computes on CPUs, however fast the GPU whose memory is nearest."""
+    """It computes on CPUs, however fast the GPU with the closest memory is."""
     assert main([*command, str(EXAMPLES / "quickstart.yaml")]) == 0
     page = capsys.readouterr().out
     assert "quickstart on 1 × virtual GPU of 256 MiB, 64 sequences" in " ".join(page.split())

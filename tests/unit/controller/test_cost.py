@@ -25,14 +25,14 @@ def on_l4(**resources: Any) -> Job:
 
 
 def begun(job: Job, prices: dict[str, float] | None = None) -> SimulatedCluster:
-    """A cluster that has predicted a job and probes it."""
+    """Return a cluster that has predicted a job and probes it."""
     cluster = SimulatedCluster(job, prices=prices or {})
     cluster.reconcile()
     return cluster
 
 
 def finished(cluster: SimulatedCluster) -> SimulatedCluster:
-    """The same cluster once the train run has come to its end."""
+    """Return the same cluster after its train run."""
     for run in cluster.runs():
         cluster.finish(run)
     cluster.reconcile()
@@ -41,7 +41,7 @@ def finished(cluster: SimulatedCluster) -> SimulatedCluster:
 
 
 def cost(price: float, gpus: int, block: dict[str, Any]) -> Any:
-    """Dollars per million tokens at the speed that a block of the status tells."""
+    """Return dollars per million tokens at the speed in a block of the status."""
     return pytest.approx(price * gpus / 3600 * 1e6 / block["tokensPerSecond"], rel=1e-5)
 
 
@@ -129,7 +129,7 @@ SEVERAL = (Node("a", A100), Node("b", H100), Node("c", A100), Node("d", "NVIDIA-
 
 
 def stalled(prices: dict[str, float], nodes: tuple[Node, ...] = SEVERAL, **resources: Any) -> str:
-    """What a job says that may run on several products."""
+    """Return the message of a job that may run on several products."""
     job = make_job(resources={"nodes": 1, "gpusPerNode": 1, **resources})
     decision = decide(job, Observed(nodes=nodes, gpu_hour_prices=prices), 1e9)
     (found,) = [each for each in decision.status.conditions if each.type == "Stalled"]

@@ -1,4 +1,4 @@
-"""A second job that asks the same as the first: what it need not probe again, and when it has to."""
+"""A second job like the first: which probes it can reuse, and which it must repeat."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def job_of(name: str, **changes: Any) -> Job:
 
 
 def run_job(name: str, earlier: Earlier = (), factor: float = 1.0, **told: Any) -> SimulatedCluster:
-    """A job that has made up its mind, in a namespace that remembers these probes."""
+    """Return a job that has decided, in a namespace that remembers these probes."""
     changes = told.pop("changes", {})
     cluster = SimulatedCluster(job_of(name, **changes), factor, earlier=earlier, now=DAYS[name])
     return until_decided(cluster, lambda run: cluster.finish(run, **{**VERSIONS, **told}))
@@ -313,7 +313,7 @@ def test_nothing_else_is_probed_beside_the_one_that_is_to_confirm(first: Simulat
 def test_an_operator_that_is_killed_goes_on_from_what_is_written(first: SimulatedCluster) -> None:
     cluster = SimulatedCluster(job_of("second"), earlier=left(first))
     for _ in range(6):
-        cluster.step(cut=1)  # written, and nothing done
+        cluster.step(cut=1)  # written but not executed
     assert len(taken_over(cluster)) == len(left(first))
     cluster.earlier = ()  # somebody deleted the ConfigMap meanwhile
     cluster.reconcile()
@@ -330,7 +330,7 @@ def test_without_anything_remembered_a_job_begins_as_ever(kept: Earlier | None) 
 
 
 def test_where_no_plan_of_an_earlier_job_fitted_the_job_searches_for_itself(first: SimulatedCluster) -> None:
-    # A stranger's process may have filled the GPU then, and whoever tries again must not be told the old answer.
+    # Another process may have filled the GPU then, and a retry must not get the old answer.
     died = tuple(probe.model_copy(update={"verdict": "device-oom"}) for probe in left(first))
     second = run_job("second", died)
     assert not taken_over(second)

@@ -1,4 +1,4 @@
-"""Emulated probes: before a GPU is asked for, the plans that the search proposes run without one."""
+"""Emulated probes run the plans that the search proposes before a GPU is requested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job(emulation: str = "Auto", **tuning: Any) -> Job:
 
 
 def emulated(cluster: SimulatedCluster, factor: float = 1.0) -> None:
-    """The emulated probe that waits for its end comes to it, on an allocator that takes ``factor`` of the truth."""
+    """End the waiting emulated probe, on an allocator that takes ``factor`` of the truth."""
     for run in cluster.runs(RunKind.EMULATE):
         cluster.start(run)
         for pod in cluster.of(run):
@@ -42,7 +42,7 @@ def emulated(cluster: SimulatedCluster, factor: float = 1.0) -> None:
 
 
 def until_probed(cluster: SimulatedCluster, factor: float = 1.0) -> None:
-    """Emulated probes end well until a probe on GPUs is there, or the job has chosen."""
+    """End emulated probes successfully until there is a probe on GPUs or the job has chosen."""
     cluster.reconcile()
     for _ in range(10):
         if cluster.runs(RunKind.PROBE) or cluster.status["phase"] != "Probing":
@@ -52,7 +52,7 @@ def until_probed(cluster: SimulatedCluster, factor: float = 1.0) -> None:
 
 
 def failed(cluster: SimulatedCluster, message: str) -> Pod:
-    """The first emulated probe fails with this message."""
+    """Fail the first emulated probe with this message."""
     cluster.reconcile()
     (run,) = cluster.runs(RunKind.EMULATE)
     cluster.start(run)

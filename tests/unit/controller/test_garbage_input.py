@@ -1,4 +1,4 @@
-"""What was written by others, a status or a report, may hold anything: a decision comes of it nevertheless."""
+"""A status or report written by others may hold anything: it still leads to a decision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ json_values = st.recursive(
 
 @pytest.fixture(scope="module")
 def written() -> dict[str, Any]:
-    """The status of a job that is well under way."""
+    """Return the status of a job that is well under way."""
     return probed(make_job(), factor=1.4).status
 
 

@@ -1,4 +1,4 @@
-"""Host memory from the beginning: which plans the template's limit lets a job offload, and what their pods ask for."""
+"""Host memory: which plans with offload the template's limit allows, and what their pods request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIMIZER = Plan.parse("bf16-z1-full-mb1x16-oopt")
 
 
 def offloading(*offloads: str, **resources: Any) -> Job:
-    """A job that may offload, to a pod of these resources; its optimizer is 4.1 GiB there, the whole pod 6.6 GiB."""
+    """Return a job that may offload 4.1 GiB of optimizer, in a pod of these resources that needs 6.6 GiB."""
     space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": list(offloads)}
     tuning = {"space": space, "objectives": ["memory"]}
     pods = template(**{kind: {"memory": size} for kind, size in resources.items()})
@@ -54,7 +54,7 @@ def test_a_plan_that_offloads_more_than_the_limit_is_dropped_and_says_so() -> No
     dropped = {drop.reason for drop in ranking.dropped if drop.plan.offload is Offload.OPTIMIZER}
     needs = "needs 4.1 GiB of host memory for what it offloads; limits.memory of the template is 2.0 GiB"
     assert needs in dropped
-    # The whole pod is predicted to need more than 5 GiB, but only what is offloaded is sure to be there.
+    # The pod is predicted to need more than 5 GiB, but only the offloaded part is certain.
     loose = believed(offloading("none", "optimizer", limits="5Gi")).ranking
     assert OPTIMIZER in {candidate.plan for candidate in loose.fitting}
 
@@ -76,7 +76,7 @@ def test_a_job_of_which_the_host_can_hold_no_plan_says_what_to_raise() -> None:
 def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit: str) -> None:
     cluster = launched(offloading("none", "optimizer", requests="1Gi", limits=limit))
     smallest = str(believed(offloading("none")).smallest())
-    # A train run on the smallest plan without offload, which is more than the GPU has after all.
+    # A train run on the smallest plan without offload, which exceeds the GPU after all.
     cluster.status["attempts"][-1]["plan"] = cluster.status["plan"]["name"] = smallest
     cluster.status["probes"] = []
     for pod in cluster.pods.values():
@@ -98,7 +98,7 @@ def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit:
         ({"requests": "1Gi", "limits": "64Gi"}, NEEDED),
         ({"requests": "1Gi", "limits": "5Gi"}, 5 * GIB),
         ({"requests": "32Gi"}, 0),
-        # Without a request Kubernetes takes the limit for it, which is more already.
+        # Without a request, Kubernetes uses the limit, which is already higher.
         ({"limits": "64Gi"}, 0),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is decided, one situation after the other, on a simulated cluster."""
+"""Decisions in one situation after another, on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_happy_path_launches_the_best_measured_plan() -> None:
 
 
 def measure(cluster: SimulatedCluster, **memory: int) -> None:
-    """The probe that is under way ends well, with what it had of memory."""
+    """End the running probe successfully with these memory readings."""
     cluster.reconcile()
     for pod in [pod for pod in cluster.pods.values() if not pod.has_ended]:
         cluster.start(pod.run)
@@ -262,7 +262,7 @@ def test_nodes_with_different_gpus_stall_the_job_until_it_names_one() -> None:
 
 
 def test_a_job_under_way_is_kept_to_the_gpus_it_has_met_whatever_joins_later() -> None:
-    """It began on a cluster without any GPU node; one came for it, and another product after that."""
+    """It started on a cluster without GPU nodes; one joined for it, and later another product."""
     cluster = SimulatedCluster(make_job(resources={"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi"}))
     cluster.reconcile()
     assert "gpuProduct" not in cluster.status or not cluster.status["gpuProduct"]
@@ -310,7 +310,7 @@ def test_an_unknown_gpu_is_told_by_the_first_probe_on_the_smallest_plan() -> Non
 
 
 def edited(job: Job, **blocks: Any) -> Job:
-    """The job after an edit of its spec, which the API server counts."""
+    """Return the job after an edit of its spec, with a new generation."""
     metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
     return job.model_copy(update={"spec": job.spec.model_copy(update=blocks), "metadata": metadata})
 

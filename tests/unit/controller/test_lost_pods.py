@@ -1,4 +1,4 @@
-"""Pods that are gone, and nobody saw how: what they may have cost and trained counts, and no more than that."""
+"""Pods that vanished unwatched are charged for what they may have cost and trained, and no more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NIGHT_SECONDS = 8 * 3600.0
 
 
 def vanish(cluster: SimulatedCluster, index: int = 0) -> None:
-    """A pod is gone from one moment to the next, with its node or by force."""
+    """Remove a pod at once, as with its node or by force."""
     pod = next(pod for pod in cluster.pods.values() if pod.index == index)
     cluster.end(pod, 137)
     del cluster.pods[pod.name]
@@ -26,7 +26,7 @@ def probing(**changes: Any) -> SimulatedCluster:
 
 
 def launching(nodes: int = 1) -> SimulatedCluster:
-    """A job that was given its plan and has nowhere to save; its pod is there and waits."""
+    """Return a job with a given plan and no checkpoint path, whose pod is waiting."""
     plan = f"bf16-z1-full-mb4x{4 // nodes}"
     cluster = probing(nodes=nodes, checkpoint=None, tuning={"mode": "Fixed", "plan": plan})
     cluster.tick(30.0)

@@ -1,4 +1,4 @@
-"""What is told of a job is told alike on a cluster and on one machine: in words that are right in both."""
+"""Messages about a job are the same on a cluster and on one machine, and right on both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both objectives: what is left to choose between, and what is launched."""
+"""Both objectives: which plans remain to choose from, and which is launched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Measured = tuple[int, float]
 
 
 def probes(*measured: Measured) -> list[RunStatus]:
-    """Probes that measured tokens per second and GiB, numbered from 1."""
+    """Return probes, numbered from 1, with these tokens per second and GiB."""
     return [
         RunStatus(
             name=f"a-probe-{number}",

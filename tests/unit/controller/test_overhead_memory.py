@@ -1,4 +1,4 @@
-"""What a job leaves to the next one of its kind, and how much better that one is predicted before its first probe."""
+"""What a job leaves to later jobs of its kind, and how that improves their predictions before a probe."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def cluster_of(uid: str, known: Remembered | None, **changes: Any) -> SimulatedC
 
 
 def after_probes(uid: str, known: Remembered | None, **changes: Any) -> SimulatedCluster:
-    """A cluster of a job that has measured and launched."""
+    """Return the cluster of a job that has measured and launched."""
     return probed(job_of(uid, **changes), measured=known)
 
 
 def expected_outside(cluster: SimulatedCluster) -> int:
-    """What is predicted outside of the allocator, before any probe."""
+    """Return the predicted memory outside the allocator, before any probe."""
     cluster.reconcile()
     assert not any(probe.get("endedAt") for probe in cluster.status["probes"])
     parts = {part["name"]: part["expected"] for part in cluster.status["prediction"]["components"]}

@@ -1,4 +1,4 @@
-"""Which records stay when there are more than a status holds."""
+"""Which records stay when there are more than a status can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes that end early: what they have to beat, and what becomes of what they told."""
+"""Probes that end early: their target, and what becomes of their measurements."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_plan_whose_probe_was_too_slow_to_win_is_launched_only_where_no_other_
 
 
 class PruningCluster(SimulatedCluster):
-    """A cluster that keeps what each run was told it has to beat."""
+    """A cluster that records each run's target."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job, 1.0)
@@ -91,7 +91,7 @@ class PruningCluster(SimulatedCluster):
 
 
 def probed(job: Job) -> PruningCluster:
-    """A cluster whose probes end as the runner ends them."""
+    """Return a cluster whose probes end as in the runner."""
     cluster = PruningCluster(job)
 
     def finish(run: str) -> None:

@@ -1,4 +1,4 @@
-"""A few random histories of a job in a hostile world; `tests/contract` plays many more."""
+"""A few random histories of a job in a hostile cluster; `tests/contract` plays many more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_MOVES = 20
 moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_size=MOST_MOVES)
 SPACE = {"zeroStages": [1, 3], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": ["none", "optimizer"]}
 BOUNDED = template(requests={"memory": "1Gi"}, limits={"memory": "5Gi"})
-# On a GPU: a virtual one offloads nothing.
+# On a real GPU: a virtual one offloads nothing.
 OFFLOADING = make_job(
     template=BOUNDED, resources={"gpuMemory": "8Gi"}, tuning={"space": SPACE, "objectives": ["memory"]}
 )

@@ -1,4 +1,4 @@
-"""What follows when a run dies: the same plan again, a smaller one, or the end, with the reason."""
+"""What follows a failed run: the same plan again, a smaller one, or the end, with the reason."""
 
 from __future__ import annotations
 
@@ -497,7 +497,7 @@ def _taken_away(cluster: SimulatedCluster, **told: Any) -> None:
 
 
 def _needing_another_stage(**asked: Any) -> SimulatedCluster:
-    """A job whose script has saved under stage 1, and whose GPUs have no room any more but for stage 3."""
+    """Return a job that saved under stage 1 and whose GPUs now have room only for stage 3."""
     template = {"spec": {"containers": [{"name": "trainer", "image": "mine", "command": ["python", "train.py"]}]}}
     space = {"zeroStages": [1, 3], "checkpointing": ["full"], "backends": ["deepspeed"]}
     training = {"globalBatchSize": 8, "sequenceLength": 256}
@@ -521,7 +521,7 @@ def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:
 
 
 def test_what_would_have_been_needed_is_told_by_what_was_measured() -> None:
-    """Probes showed half as much again as was predicted."""
+    """Probes measured half as much again as predicted."""
     told = {}
     for factor in (1.0, 1.5):
         cluster = probed(make_job(), factor)
@@ -533,7 +533,7 @@ def test_what_would_have_been_needed_is_told_by_what_was_measured() -> None:
 
 
 def lost_twice(nodes: tuple[Node, ...] | None) -> SimulatedCluster:
-    """A job of which the same node has taken two train runs down."""
+    """Return a job with two train runs that died on the same node."""
     cluster = launched()
     cluster.nodes = nodes
     for _ in range(2):
@@ -562,7 +562,7 @@ def test_a_node_that_took_two_attempts_down_is_avoided_where_there_is_another(
     nodes: tuple[Node, ...] | None, avoided: tuple[str, ...]
 ) -> None:
     cluster = lost_twice(nodes)
-    # The attempt is the newest, so its pods are made again where they are missing.
+    # The attempt is the newest, so its missing pods are created again.
     observed = cluster.observe()
     raw = observed.status
     raw["attempts"][-1] |= {"created": False}

@@ -1,4 +1,4 @@
-"""What of a spec may change while its job is under way does so at once, and what it meant before is not held to."""
+"""Editable fields of a spec take effect at once while the job runs; their old values bind nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtune.wire.report import Ending
 
 
 def probing(**tuning: Any) -> SimulatedCluster:
-    """A job whose first probe runs."""
+    """Return a job whose first probe runs."""
     cluster = SimulatedCluster(make_job(tuning=tuning))
     cluster.reconcile()
     for run in cluster.runs():
@@ -23,7 +23,7 @@ def probing(**tuning: Any) -> SimulatedCluster:
 
 
 def probe(cluster: SimulatedCluster) -> None:
-    """The running probe ends; whatever follows starts."""
+    """End the running probe and start whatever follows."""
     cluster.tick(20.0)
     for run in cluster.runs():
         cluster.finish(run)
@@ -167,7 +167,7 @@ def test_the_deadline_of_a_job_that_was_suspended_counts_anew() -> None:
 
 
 def test_a_pod_that_never_had_a_node_keeps_no_gpus_however_long_a_queue_holds_it() -> None:
-    """A queue's finalizer may keep a pod that is deleted; no scheduler binds it any more."""
+    """A queue's finalizer may keep a deleted pod; no scheduler binds it any more."""
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     (waiting,) = cluster.pods.values()
@@ -207,7 +207,7 @@ def test_a_plan_that_is_given_late_is_launched_once_the_probes_are_gone() -> Non
 
 
 def tuned() -> SimulatedCluster:
-    """A job with a measured plan, of which something keeps it from being launched until the next edit."""
+    """Return a job with a measured plan that cannot be launched until the next edit."""
     cluster = probing(maxProbes=1)
     cluster.refusals = (Refusal("Refused", "the quota is spent"),)
     probe(cluster)

@@ -1,4 +1,4 @@
-"""Jobs with a factory: traced before they are predicted, once in a namespace, and probed blindly where that fails."""
+"""Jobs with a factory: traced before prediction, once per namespace, and probed without a trace if that fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster_of(job: Job | None = None, **changes: Any) -> SimulatedCluster:
 
 
 def traced(cluster: SimulatedCluster, exit_code: int = 0, last_words: str = TRACE, **changes: Any) -> None:
-    """The trace run starts and ends so."""
+    """Start and end the trace run."""
     cluster.reconcile()
     (pod,) = cluster.pods.values()
     cluster.start(pod.run)
@@ -241,7 +241,7 @@ def test_a_status_of_another_jobs_trace_run_counts_for_nothing() -> None:
 
 def test_a_trace_that_was_lost_before_the_launch_is_made_again_for_its_prediction() -> None:
     cluster = probed(factory_job(), built=TRACE)
-    # As it was before the train run was recorded.
+    # The state before the train run was recorded.
     cluster.status["attempts"] = []
     cluster.pods.clear()
     cluster.remembered = ""
@@ -253,7 +253,7 @@ def test_a_trace_that_was_lost_before_the_launch_is_made_again_for_its_predictio
     cluster.reconcile()
     (attempt,) = cluster.status["attempts"]
     assert attempt["predictedBytes"] > 0
-    # What trains already asks for no prediction.
+    # A training that already runs needs no prediction.
     cluster.remembered = ""
     cluster.start("tiny-train-1")
     cluster.reconcile()

@@ -1,4 +1,4 @@
-"""The classifier: a test per row, precedence within a pod and over all pods, and one verdict for everything."""
+"""The classifier: a test per row, precedence within a pod and over all pods, one verdict for everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo on a cluster: what it asks of Helm and of the API, what it ends on, and how it fails."""
+"""The demo on a cluster: its requests to Helm and the API, its success and its failures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Captured = pytest.CaptureFixture[str]
 
 
 class HelmError(Exception):
-    """As the library has it."""
+    """As in the library."""
 
 
 class Helm:
-    """Notes what it is asked for."""
+    """Records its calls."""
 
     def __init__(self, states: list[str], trouble: str = "") -> None:
         self._states = states
@@ -48,7 +48,7 @@ class Helm:
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, with Helm's library in its place."""
+    """The module, with a stub for Helm's library."""
     helm: Any = ModuleType("helm_python")
     helm.HelmError = HelmError
     monkeypatch.setitem(sys.modules, "helm_python", helm)
@@ -82,7 +82,7 @@ def test_what_helm_refuses_is_told(demo: Any) -> None:
 
 
 class Definitions:
-    """The API's CRDs, of which there may be ours."""
+    """The API's CRDs, maybe ours among them."""
 
     def __init__(self, annotations: dict[str, str] | None) -> None:
         metadata = SimpleNamespace(name="memorytunedjobs.memtune.dev", resourceVersion="7", annotations=annotations)
@@ -178,7 +178,7 @@ class Namespaces:
 
 @pytest.fixture
 def cluster(demo: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A cluster that is not ours, on which the demo may go as far as Helm."""
+    """A foreign cluster, on which the demo may go as far as Helm."""
     monkeypatch.setattr(demo.config, "new_client_from_config", nullcontext)
     monkeypatch.setattr(demo.time, "sleep", lambda _: None)
     monkeypatch.setattr(demo, "chart_installs_crd", lambda *_: True)

@@ -1,4 +1,4 @@
-"""The images' lock files against the development environment's: what is tested is what is shipped."""
+"""The images' lock files match the development environment: what is tested is shipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def requirements(path: str) -> dict[str, set[str]]:
-    """Each locked version (with its marker) and its hashes."""
+    """Return each locked version (with its marker) and its hashes."""
     found: dict[str, set[str]] = {}
     name = ""
     for line in (ROOT / path).read_text().splitlines():

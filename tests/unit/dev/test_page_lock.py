@@ -1,4 +1,4 @@
-"""The page of the dashboards: every package pinned by version and hash, and none bound to the place it came from."""
+"""The dashboards' npm lock: every package pinned by version and hash, none bound to a registry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_grafanas_packages_are_of_one_release() -> None:
 
 
 def test_what_is_optional_is_locked_too() -> None:
-    """`npm ci` refuses a lock without it. A new release may lack packages for most platforms for some days."""
+    """`npm ci` rejects a lock without it. A new release may lack packages for most platforms for some days."""
     missing = [
         name
         for package in LOCKED.values()

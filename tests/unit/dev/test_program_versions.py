@@ -1,4 +1,4 @@
-"""The programs that the documentation says were run are those of the locks."""
+"""The versions of programs in the documentation are those of the locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows call what is there, with no more rights and time than they need."""
+"""The CI workflows call existing targets, with minimal permissions and timeouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 _ROOT = Path(__file__).resolve().parents[3]
 _WORKFLOWS = sorted((_ROOT / ".github" / "workflows").glob("*.yaml"))
 _TARGETS = set(re.findall(r"(?m)^([a-z-]+):", (_ROOT / "Makefile").read_text()))
-# The pages under .github are no part of docs/, and what they name must be there all the same.
+# The pages under .github are not in docs/, but what they name must exist as well.
 _TEMPLATES = [*(_ROOT / ".github").rglob("*.md"), *(_ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
 
 
@@ -23,12 +23,12 @@ def read(workflow: Path) -> dict[str, Any]:
 
 
 def jobs(workflow: Path) -> dict[str, dict[str, Any]]:
-    """The jobs with steps of their own; others call a workflow, which is read by itself."""
+    """Return the jobs with their own steps; others call a workflow that is read separately."""
     return {name: job for name, job in read(workflow)["jobs"].items() if "uses" not in job}
 
 
 def called_targets(commands: str) -> set[str]:
-    """Every target of each `make a b NAME=value`."""
+    """Return every target of each `make a b NAME=value`."""
     words = [word for call in re.findall(r"\bmake((?: +[\w./$\"{}=-]+)+)", commands) for word in call.split()]
     return {word for word in words if re.fullmatch("[a-z][a-z-]*", word)}
 
@@ -93,7 +93,7 @@ def test_nothing_is_published_of_a_commit_that_fails() -> None:
     assert release["tests"]["uses"] == "./.github/workflows/ci.yaml"
     needs = {name: job.get("needs") for name, job in release.items()}
     assert needs == {"tests": None, "package": "tests", "images": "package", "chart": "images", "pypi": "chart"}
-    # An image that is pushed is there: it is of no use to end the other halfway.
+    # One image's failure must not cancel the other's push.
     assert release["images"]["strategy"]["fail-fast"] is False
 
 

@@ -1,4 +1,4 @@
-"""An answer of the API server that is cut off: a lost connection, which whoever asked can try again."""
+"""A truncated answer of the API server counts as a lost connection, which can be retried."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class _Socket:
         self._answer = answer
 
     def sendall(self, _: bytes) -> None:
-        """Nobody reads what is asked."""
+        """Ignore the request."""
 
     def makefile(self, _: str) -> io.BufferedReader:
         return io.BufferedReader(io.BytesIO(self._answer))
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 @pytest.fixture(params=list(_ANSWERS.values()), ids=list(_ANSWERS))

@@ -1,4 +1,4 @@
-"""The nodes' control groups, in a directory that looks like either version's."""
+"""The nodes' cgroups, in a directory that looks like version 1 or 2."""
 
 from __future__ import annotations
 

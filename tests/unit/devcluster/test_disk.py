@@ -1,4 +1,4 @@
-"""What devcluster says of disks that have too little room."""
+"""devcluster's messages about disks that are too full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base image: nothing of a build that was killed stays."""
+"""The base image: a killed build leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose process it is that listens: of a cluster, of what its packages have started, or of nobody here."""
+"""Which process listens on a port: the cluster's, one that its packages started, or a stranger's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from listeners import Process, is_ours
 
 SUPERVISOR = 100
-# By number: a supervisor with a node and a part of it, a service of before and one that was started meanwhile.
+# By pid: a supervisor with a node and a part, an earlier service and one that started meanwhile.
 PROCESSES = {
     1: Process(0, 1),
     SUPERVISOR: Process(1, 500),

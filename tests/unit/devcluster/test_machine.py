@@ -1,4 +1,4 @@
-"""What `up` asks of the machine, and what `down` gives back."""
+"""What `up` changes on the machine, and what `down` restores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dev.cluster.versions import DEBIAN
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is run, on a machine that has overlay loaded and no br_netfilter yet."""
+    """The commands run on a machine with overlay loaded but not br_netfilter."""
     ran: list[str] = []
 
     def run(argv: Sequence[str], **_: object) -> str:
@@ -63,7 +63,7 @@ def test_modules_of_before_a_restart_of_the_machine_stay(
     machine.load_modules()
     monkeypatch.setattr(machine, "boot_id", lambda: "another")
     machine.unload_modules()
-    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter"]))  # as it was written before
+    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter"]))  # as written before
     machine.unload_modules()
     assert commands == ["modprobe --all br_netfilter overlay"]
 
@@ -103,7 +103,7 @@ def test_namespaces_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_machines_interface_goes_while_nothing_else_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes it away some time after the namespace of its other end."""
+    """The kernel deletes it some time after the namespace of its other end."""
     ran: list[tuple[str, ...]] = []
 
     def ip(*words: str) -> str:

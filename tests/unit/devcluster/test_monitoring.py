@@ -1,4 +1,4 @@
-"""What devcluster's Prometheus is told: which pods there are, and how it differs from the one that is shipped."""
+"""devcluster's Prometheus configuration: its pods, and its differences from the shipped one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the machine's pip settings is lent to the build of an image."""
+"""Which of the machine's pip settings an image build uses."""
 
 from __future__ import annotations
 

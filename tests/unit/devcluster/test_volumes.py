@@ -12,7 +12,7 @@ from dev.cluster.api import ApiError, Client
 
 
 class Api:
-    """An API server that keeps claims and volumes."""
+    """An API server that stores claims and volumes."""
 
     def __init__(self) -> None:
         self.claims: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def test_a_claim_that_fails_blocks_no_other(api: Api, tmp_path: Path) -> None:
         api.claim(f"u{number}")
     api.refused = {"pvc-u3"}
     (tmp_path / "volumes").mkdir()
-    (tmp_path / "volumes" / "pvc-u5").touch()  # no directory can be made there
+    (tmp_path / "volumes" / "pvc-u5").touch()  # no directory can be created there
     with pytest.raises(OSError, match=r"pvc-u[35]: .*; pvc-u[35]: ") as failed:
         provision(api)
     assert "pvc-u3: 422: POST is invalid" in str(failed.value)

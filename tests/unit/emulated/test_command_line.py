@@ -1,4 +1,4 @@
-"""What the emulated GPU is told, and what is read off a command line; no compiler and no torch."""
+"""The emulated GPU's settings and the parsing of command lines, without a compiler or torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job with `device: emulated`: what is decided and said of it, what its process is told, where it may run."""
+"""A job with `device: emulated`: decisions, messages, variables of its process, and where it may run."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
 
 
 class _Native:
-    """The allocator's counters, as torch's C part gives them and resets them."""
+    """The allocator's counters, as torch's C module reads and resets them."""
 
     def __init__(self) -> None:
         self.now = self.peak = 0

@@ -1,4 +1,4 @@
-"""What a memory history tells: who held the memory at the peak, and what one step is."""
+"""Analysing a memory history: what held the memory at the peak, and what a step is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USER = {"filename": "/home/me/train.py", "line": 7, "name": "<module>"}
 LIBRARY = {"filename": "/x/site-packages/transformers/models/llama.py", "line": 40, "name": "forward"}
 TORCH = {"filename": "/x/site-packages/torch/nn/functional.py", "line": 1, "name": "linear"}
 OURS = {"filename": "/x/memtune_runner/emulated/following.py", "line": 2, "name": "__torch_dispatch__"}
-# Weights in init, then two steps: what forward asks for lives until the backward pass, a gradient until the step.
+# Weights in init, then two steps: forward's memory lives until the backward pass, gradients until the step.
 CHANGES = [
     Change(10, "init"), Change(20, "forward"), Change(30, "backward"), Change(40, "optimizer-step"), Change(45, "save"),
     Change(50, "optimizer-step"), Change(60, "forward"), Change(70, "backward"), Change(80, "optimizer-step"),

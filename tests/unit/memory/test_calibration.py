@@ -1,4 +1,4 @@
-"""Measurements correct the model by component, tighten its intervals, and never make a measured plan worse."""
+"""Measurements correct the model by component, tighten its intervals, and never worsen a measured plan."""
 
 import math
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_two_probes_that_contradict_each_other_widen_every_interval() -> None:
 
 
 def test_a_slope_is_learned_apart_from_an_intercept() -> None:
-    # The activations truly cost half as much again: the third micro-batch must be foretold from the first two.
+    # Activations really cost half as much again: the first two micro-batches must predict the third.
     def truth(plan: Plan) -> int:
         activations = sum(t.bytes for t in Predictor(WORKLOAD).explain(plan) if t.name == "activations")
         return int(Predictor(WORKLOAD).predict(plan).allocated.expected + 0.15 * activations)
@@ -63,7 +63,7 @@ def test_a_virtual_gpu_has_nothing_outside_its_allocator_and_learns_nothing_of_i
     measured = int(plain.reserved.expected * 1.1)
     probe = Measurement(plan, reserved_bytes=measured, device_bytes=measured)
     learned = Predictor(rehearsal, calibrate(rehearsal, [probe])).predict(plan)
-    # Some of it may be how the tensors of this plan alone were packed.
+    # Some of it may be how this plan's tensors alone were packed.
     taught = learned.device.expected - plain.device.expected
     assert 0.6 < taught / (measured - plain.device.expected) < 1.0
 
@@ -89,7 +89,7 @@ def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
 
 
 def test_a_peak_that_was_foretold_by_luck_does_not_undo_what_the_others_teach() -> None:
-    # Any correction makes the first plan worse than exactly right; the intervals tighten nevertheless.
+    # Any correction makes the first plan less exact; the intervals tighten nevertheless.
     probes = [_measured(PLANS[0], 1.0), _measured(PLANS[1], 1.03), _measured(PLANS[4], 1.03)]
     before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
     for plan in PLANS:

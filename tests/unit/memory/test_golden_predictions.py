@@ -1,6 +1,6 @@
-"""Predictions do not move unnoticed: whoever changes the model changes these numbers on purpose, and says why.
+"""Predictions never change unnoticed: a change of the model changes these numbers, with a reason.
 
-Each line was printed by the predictor. What the numbers should be is worked out by hand in the tests of the formulas.
+The predictor printed each line. The tests of the formulas derive the right numbers by hand.
 """
 
 import pytest

@@ -45,7 +45,7 @@ def test_optimizer_offload_pins_masters_gradients_and_a_transfer_buffer() -> Non
     found = terms(host_memory(EIGHT, Plan.parse("bf16-z2-sel-mb2x4-oopt")))
     # P / 8 = 842,301,952 elements: 3.14 GiB in fp32 is pinned as 4 GiB, 1.57 GiB in bf16 as 2 GiB; moments 8 B each.
     assert found["offloaded optimizer"] == 8 * ((4 + 4 + 2) * GIB + 8 * 842_301_952)
-    # Over two nodes each pod holds half as many elements: half of everything.
+    # On two nodes each pod holds half of everything.
     found = terms(host_memory(TWO_BY_EIGHT, Plan.parse("bf16-z2-sel-mb2x2-oopt")))
     assert found["offloaded optimizer"] == 8 * ((2 + 2 + 1) * GIB + 8 * 421_150_976)
 
@@ -117,7 +117,7 @@ def test_an_adapter_offloads_only_what_learns() -> None:
 def test_a_conversion_reads_one_ranks_states_at_a_time() -> None:
     found = host_memory(EIGHT, Plan.parse("bf16-z2-sel-mb2x4"))
     assert found.converting.bytes == 2 * GIB + 12 * P // 8 + 2 * P
-    # Eight processes load their models side by side, so that converting takes less than what follows it.
+    # Eight processes load their models in parallel, so converting takes less than what follows.
     assert found.converting_bytes == found.required_bytes
     one = host_memory(replace(EIGHT, gpus_per_node=1), Plan.parse("bf16-z2-sel-mb2x4"))
     assert one.converting_bytes == one.converting.bytes == 2 * GIB + 14 * P > one.required_bytes

@@ -1,4 +1,4 @@
-"""What must hold for every plan: more of a resource never helps the wrong way, and slower plans are called slower."""
+"""Invariants for every plan: more of a resource never hurts, and slower plans are predicted slower."""
 
 from dataclasses import replace
 

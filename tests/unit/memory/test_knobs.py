@@ -1,4 +1,4 @@
-"""Every knob of a plan moves its prediction, and what an allocator setting does is replayed."""
+"""Every knob of a plan changes its prediction, and allocator settings are replayed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ INTERVALS = ("requested", "allocated", "active", "reserved", "device", "step_sec
 
 
 def others(value: Any) -> list[Any]:
-    """Other values of a knob, by its type; numbers may also be large ones."""
+    """Return other values of a knob, by its type; numbers may also be large."""
     if isinstance(value, Checkpointing):
         choices: list[Any] = list(CHECKPOINTINGS)
     elif isinstance(value, Knob):
-        # Both 16-bit formats cost the same everywhere; that fp16 needs a loss scaler is no matter of memory or speed.
+        # Both 16-bit formats cost the same; fp16's loss scaler affects neither memory nor speed.
         choices = [choice for choice in type(value) if choice is not Precision.FP16]
     elif isinstance(value, bool):
         choices = [not value]
@@ -43,7 +43,7 @@ def others(value: Any) -> list[Any]:
 
 
 def neighbours(name: str) -> Iterator[tuple[Plan, Plan]]:
-    """Plans that differ in one knob alone, on a backend that has it."""
+    """Yield plans that differ in one knob only, on a backend that has it."""
     for text in ("bf16-z2-none-mb2x4-bk1m", "bf16-z3-none-mb2x4-bk1m"):
         plan = Plan.parse(text)
         for value in others(getattr(plan, name)):

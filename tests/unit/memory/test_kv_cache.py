@@ -1,4 +1,4 @@
-"""The KV cache: numbers worked out by hand for models whose shape everybody knows."""
+"""The KV cache: numbers worked out by hand for well-known models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs leave to later ones: order and repetition do not matter, nothing weighs for ever, garbage is refused."""
+"""What jobs leave to later ones: order and repetition do not matter, old entries fade, garbage is rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ measurements = st.builds(JobOutside, st.integers(0, 40), st.sampled_from([f"job-
 
 
 def outside(workload: Workload) -> tuple[float, float]:
-    """What is predicted outside of the allocator, and the half-width that this adds."""
+    """Return the predicted memory outside the allocator, and the half-width that it adds."""
     found = Predictor(workload).predict(PLAN)
     widths = [metric.upper - metric.expected for metric in (found.device, found.reserved)]
     return found.device.expected - found.reserved.expected, sqrt(widths[0] ** 2 - widths[1] ** 2)
@@ -97,7 +97,7 @@ def test_what_earlier_jobs_had_is_expected_and_within_the_interval() -> None:
 
 
 def test_the_parts_are_told_as_unsure_as_their_sum_is() -> None:
-    """They err as one, so that their half-widths add up to that of the sum: 20% of 1,000 MiB, and not of 1,500."""
+    """Their errors are correlated, so half-widths add up to that of the sum: 20% of 1,000 MiB, not of 1,500."""
     knows = replace(WORKLOAD, outside_bytes=(1000 * MIB,) * 5)
     found = [part.bytes for part in Predictor(knows).predict(PLAN).components if part.name in ("context", "nccl")]
     assert sum(part.expected for part in found) == pytest.approx(1000 * MIB)
@@ -145,7 +145,7 @@ def test_a_virtual_gpu_has_nothing_there_to_learn() -> None:
 
 
 def test_a_jobs_own_probes_go_on_from_there() -> None:
-    """What is remembered is the prior: the job's own measurement moves it on, and tightens it."""
+    """The memory is the prior; the job's own measurement moves and tightens it."""
     knows = replace(WORKLOAD, outside_bytes=(1200 * MIB, 1300 * MIB))
     before = Predictor(knows).predict(PLAN)
     reserved = int(before.reserved.expected)

@@ -1,4 +1,4 @@
-"""Segments that are not full: most of a run of megabytes, nothing of one of gigabytes."""
+"""Partly filled segments: most of a run of megabytes, nothing of one of gigabytes."""
 
 from dataclasses import replace
 from math import hypot
@@ -270,7 +270,7 @@ def test_how_full_the_segments_of_one_plan_are_says_nothing_of_another() -> None
 
 
 def test_a_measured_plan_makes_no_other_surer_than_packing_allows() -> None:
-    """Else one emulated run of a model leaves every sixth of its other plans above the bound that it had narrowed."""
+    """Otherwise one emulated run leaves every sixth of the model's other plans above the narrowed bound."""
     workload, seen = Workload(TINY, find("h100-80gb"), 64, 64), Plan.parse("bf16-z3-none-mb1x8")
     large = replace(workload, architecture=replace(TINY, hidden_size=2048, layers=22, ffn_size=5632), gpus_per_node=8)
     plain = Predictor(large)

@@ -1,4 +1,4 @@
-"""What optimizers keep and make, by hand and beside an emulated GPU."""
+"""What optimizers keep and allocate, by hand and beside an emulated GPU."""
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_muon_has_two_moments_of_what_is_no_matrix_of_a_block() -> None:
     [("", 9.7825), ("-sgd", 7.8679), ("-lion", 7.8914), ("-muon", 8.1952), ("-adafactor", 5.9766)],
 )
 def test_what_an_emulated_gpu_allocated_with_each_optimizer(optimizer: str, emulated: float) -> None:
-    """In GB, of an emulated H200 with torch 2.13: full checkpointing of one row of 2,048 tokens, DDP of one rank."""
+    """In GB, of an emulated H200 with torch 2.13: full checkpointing of one row of 2,048 tokens, DDP on one rank."""
     workload = Workload(HALF, find("h200-141gb"), 1, 2048, fake_ranks=True)
     found = Predictor(workload).predict(Plan.parse(f"bf16-ddp-full-mb1x1{optimizer}"))
     assert found.allocated.expected == pytest.approx(emulated * 1e9, rel=0.03)

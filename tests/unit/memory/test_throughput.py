@@ -1,4 +1,4 @@
-"""Predicted throughput: published rows lie in the interval, and each knob moves it the right way."""
+"""Predicted throughput: published rows lie in the interval, and each knob changes it in the right direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is predicted of a traced model beside its steps: an evaluation batch, and a save."""
+"""A traced model's predicted memory besides its steps: an evaluation batch and a save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases every tutorial uses must come out right: what fits where, and what cannot."""
+"""The cases of every tutorial must come out right: what fits where, and what cannot."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def _device(workload: Workload, plan: str) -> float:
 
 
 def _model_states(workload: Workload, plan: str) -> float:
-    """Weights, gradients and optimizer states of one rank: what ZeRO calls model states."""
+    """Return weights, gradients and optimizer states of one rank, which ZeRO calls model states."""
     terms = Predictor(workload).explain(Plan.parse(plan))
     parts = ("weights", "gradients", "master weights", "optimizer states")
     return sum(term.bytes for term in terms if term.name in parts)

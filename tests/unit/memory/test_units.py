@@ -1,4 +1,4 @@
-"""Memory at the edge of the screen: in the unit of the whole that it is a part of."""
+"""Memory values in the unit of the whole that they are part of."""
 
 from __future__ import annotations
 

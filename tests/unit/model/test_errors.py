@@ -1,4 +1,4 @@
-"""What is refused when a model is described badly, and in which words."""
+"""Errors for a wrong description of a model."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_key_that_looks_like_a_size_that_is_left_out_is_told(config: dict[str,
 
 @pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - {"gemma3"}))
 def test_no_family_takes_more_layers_than_a_step_can_be_reckoned_for(model_type: str) -> None:
-    # What is done for each layer would take all memory of an operator that serves others too.
+    # Work per layer would take all memory of an operator that serves other jobs, too.
     with pytest.raises(ValueError, match="num_hidden_layers: 1000000000 is more than any model has; give at most 10"):
         from_hf_config({"model_type": model_type, "num_hidden_layers": 10**9})
 

@@ -39,7 +39,7 @@ def test_text_visits_the_stack_alone() -> None:
 
 
 def test_a_target_names_modules_of_the_tower_too() -> None:
-    # As peft finds them; the projector is a parameter and no module.
+    # As peft finds them; the projector is a parameter, not a module.
     queries = 34 * (2560 + 8 * 256) + 27 * 2 * 1152
     assert adapter_parameters(_gemma(), Adapter(8, ("q_proj",))) == 8 * queries
     assert adapter_parameters(_gemma(), Adapter(8, ("fc1",))) == 8 * 27 * (1152 + 4304)

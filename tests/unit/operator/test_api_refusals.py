@@ -1,4 +1,4 @@
-"""Each answer of the API server is exactly one kind of refusal, in the server's own words."""
+"""Each API server error is classified as exactly one kind, in the server's own words."""
 
 from __future__ import annotations
 

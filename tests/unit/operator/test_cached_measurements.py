@@ -1,4 +1,4 @@
-"""What a namespace remembers of its jobs' runs: apart for whatever they depend on, and readable whatever is in it."""
+"""A namespace's memory of its jobs' runs: separate for everything they depend on, and readable with any content."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_file_that_holds_anything_is_as_if_it_were_not_there(kept: Any) -> Non
 
 
 def test_an_image_of_any_length_leaves_the_entry_readable() -> None:
-    """An entry that cannot be read again would be written for ever."""
+    """An entry that cannot be read back would be rewritten endlessly."""
     of = {**OF, "image": "x" * 100_000, "gpuProduct": "y" * 63}
     kept: Any = None
     for number in range(20):

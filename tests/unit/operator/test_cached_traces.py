@@ -1,4 +1,4 @@
-"""What a namespace remembers of factories: bounded, and readable whatever somebody wrote into it."""
+"""A namespace's memory of factories: bounded, and readable with any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example is a job whose pods can be made, and whose command line the runner reads."""
+"""Every example is a valid job with valid pods and a command line that the runner can parse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLICY = Policy(host_path=True)
 
 
 def job_in(path: Path) -> Job:
-    """The job in a file, which may hold what the job needs before it."""
+    """Return the job in a file, which may hold other objects first."""
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(path.read_text()))
     return load_job(documents[-1])
 
@@ -53,7 +53,7 @@ def test_the_runner_finds_the_script_and_the_script_knows_its_options(path: Path
 @pytest.mark.parametrize("path", FINE_TUNES, ids=lambda path: path.stem)
 def test_a_fine_tune_says_what_its_image_has_to_hold(path: Path) -> None:
     text = path.read_text()
-    needed = {"torch", "transformers", "accelerate", "peft"}  # accelerate is what Trainer itself cannot do without
+    needed = {"torch", "transformers", "accelerate", "peft"}  # Trainer requires accelerate
     needed |= {library for word, library in LIBRARIES.items() if word in text}
     (told,) = re.findall(r"yours: (.*) and examples/scripts", text)
     assert set(told.split(", ")) == needed
@@ -70,5 +70,5 @@ def test_the_table_has_every_example_and_no_other() -> None:
 def test_a_script_that_names_its_gpu_makes_it_the_current_one_before_it_uses_any(path: Path) -> None:
     script = path.read_text()
     uses = [script.index(use) for use in (".to(device)", "init_process_group(")]
-    # NCCL and FSDP2 take the current one, whatever the weights are on.
+    # NCCL and FSDP2 use the current device, wherever the weights are.
     assert 0 < script.find("torch.cuda.set_device(device)") < min(uses)

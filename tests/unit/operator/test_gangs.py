@@ -1,4 +1,4 @@
-"""A run as one group of pods: what is made for whom, who must have been installed for it, and whose pods count."""
+"""A run as a gang of pods: its objects, the components that it requires, and which pods count."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def job(name: str = "llama", launcher: str = "Pods", metadata: dict[str, Any] | 
 
 
 def made(one: Job) -> dict[str, Any]:
-    """What the run is made of, by kind; of pods the first."""
+    """Return the run's objects by kind; of pods the first."""
     found: dict[str, Any] = {}
     for manifest in manifests.objects(one, RUN, "runner:1"):
         found.setdefault(manifest["kind"], manifest)
@@ -122,7 +122,7 @@ def test_a_job_set_makes_the_same_pods_which_are_told_their_index_and_where_they
 
 
 def test_kueue_need_not_wait_for_pods_that_replace_failed_ones() -> None:
-    """It would keep the quota of a run that died while its pods stay for their logs, and the next run waits."""
+    """It would keep the quota of a dead run while its pods stay for their logs, and the next run would wait."""
     queued = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
     annotations = made(job(metadata=queued))["Pod"]["metadata"]["annotations"]
     assert annotations["kueue.x-k8s.io/retriable-in-group"] == "false"

@@ -1,4 +1,4 @@
-"""The command of a run that is a process here instead of a pod."""
+"""The command of a run that is a local process instead of a pod."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_a_command_saves_into_the_volume_is_saved_into_the_state(tmp_path: 
 
 
 def test_variables_are_those_that_the_container_would_have(tmp_path: Path) -> None:
-    """The same template: what it says of a path of its own, or by another variable, holds here as in a pod."""
+    """The same template's own paths and references to variables work here as in a pod."""
     name = "$(MEMTUNE_CHECKPOINT_PATH)/$(MEMTUNE_MICRO_BATCH)-$(LATER)"
     own = {"OUT": "/checkpoints/run", "NAME": name, "LATER": "$$"}
     found = expanded(command(tmp_path, **own, PYTHONPATH="/mine")[1])
@@ -107,7 +107,7 @@ def test_programs_are_those_beside_memtune_unless_an_environment_is_activated(
 
 
 def test_nothing_that_a_run_here_does_not_have_reaches_its_command_as_a_reference(tmp_path: Path) -> None:
-    """Of the names that a template may refer to, those of checkpoints are the launcher's to fill in."""
+    """Of the names that a template may refer to, the launcher fills in those of checkpoints."""
     variables = expanded(command(tmp_path)[1])
     for name in environment.REFERABLE.difference(environment.FOUND_BY_LAUNCHER):
         assert "$" not in substitute(f"$({name})", variables), name

@@ -1,4 +1,4 @@
-"""The operator's metrics: their names and labels are a contract, and a job's series go with the job."""
+"""The operator's metrics: names and labels are a contract, and a job's series end with the job."""
 
 from __future__ import annotations
 

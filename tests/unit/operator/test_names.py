@@ -1,4 +1,4 @@
-"""Names: valid for the API server, the same every time, and never the same for two things."""
+"""Names are valid for the API server, deterministic and unique."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune_operator.pods.names import job_stem, plan_hash, pod_name, run_labels, run_name
 
-# What the API server accepts as the name of a custom resource: a DNS-1123 subdomain. Of few pieces, so that names that
-# look alike, and like those of runs and pods, come up often.
+# A DNS-1123 subdomain, as the API server requires for custom resources. Built from few pieces, so that names similar to
+# each other and to those of runs and pods are frequent.
 pieces = st.lists(st.sampled_from(["a", "b-", "0", "1-", "x.", "probe-", "train-", "a" * 40]), max_size=5)
 job_names = pieces.map(lambda parts: "".join(parts) + "a") | pieces.map(lambda parts: "".join(parts) + "0")
 numbers = st.integers(0, 2) | st.integers(0, 99999)
@@ -57,7 +57,7 @@ def test_an_ordinary_name_stays_readable() -> None:
     ],
 )
 def test_a_long_or_odd_name_keeps_a_prefix_and_gets_a_hash(job: str, stem: str) -> None:
-    # Pinned: another stem after an upgrade would make the operator start every run a second time.
+    # Pinned: another stem after an upgrade would make the operator start every run again.
     assert job_stem(job) == stem
 
 

@@ -1,4 +1,4 @@
-"""Which nodes a run may be on, what GPUs they say they have, and which are lost."""
+"""Which nodes a run may use, which GPUs they advertise, and which nodes are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision is told of a pod, from what the API server writes about it."""
+"""What a decision sees of a pod, from the API server's object."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_pod_that_was_just_made_is_pending() -> None:
     ],
 )
 def test_how_long_a_pod_that_went_has_held_its_gpus(state: dict[str, Any] | None, seconds: float | None) -> None:
-    """Its sidecars hold none, however long they have run."""
+    """Sidecars hold no GPUs, however long they ran."""
     states = [{"name": "proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]
     states += [{"name": "train", "state": state}] if state else []
     assert held_seconds(gone(pod({"containerStatuses": states}), NOW), GPU) == seconds
@@ -116,7 +116,7 @@ def test_a_pod_is_lost_with_its_node_but_not_within_its_grace() -> None:
 
 
 def ready(status: str, containers: str, since: str = "2026-01-01T00:50:00Z", reason: str = "") -> dict[str, Any]:
-    """The status of a pod, Ready since then or not, and its containers."""
+    """Return a pod's status with its containers and its Ready condition."""
     return {
         "conditions": [
             {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since},
@@ -126,7 +126,7 @@ def ready(status: str, containers: str, since: str = "2026-01-01T00:50:00Z", rea
 
 
 SILENCES = [
-    # (what the pod itself shows, its deletionTimestamp, whether its node may be lost, whether it counts as lost)
+    # (the pod's status, its deletionTimestamp, whether its node may be lost, whether it counts as lost)
     (ready("False", "True"), None, True, True),
     (ready("False", "True"), "2026-01-01T01:01:00Z", True, False),
     (ready("False", "True", since="2026-01-01T00:59:00Z"), None, True, False),

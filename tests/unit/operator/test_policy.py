@@ -1,4 +1,4 @@
-"""What jobs may ask of a node: each denial, each permission, and the defaults of each scope."""
+"""What jobs may request of a node: each denial, each permission, and the defaults of each scope."""
 
 from __future__ import annotations
 

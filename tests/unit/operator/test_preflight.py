@@ -1,4 +1,4 @@
-"""What forbids a job's pods before the first one is made."""
+"""What forbids a job's pods before the first one is created."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_job_that_probes_nothing_needs_no_sampler(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_job_that_was_launched_needs_no_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its relaunch after an out-of-memory asks no sampler, and an operator that lost a library must not hold it back.
+    # A relaunch after an out-of-memory needs no sampler, so an operator that lost the library must not block it.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     job = make_job(tuning={"sampler": "GP"})
     assert preflight.check(job, Policy(), "runner:1", has_attempts=True).refusal is None

@@ -1,4 +1,4 @@
-"""The way of one job: nothing is done before it is written, a conflict undoes a decision, and rest is rest."""
+"""The reconcile loop of one job: write before acting, drop a decision on conflict, and do nothing at rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def manifest(**spec: Any) -> dict[str, Any]:
 
 
 class MemoryShell:
-    """One job in memory, its pods, and a list of everything that was asked for, in order."""
+    """One job in memory, its pods, and an ordered list of all requests."""
 
     def __init__(self, job: dict[str, Any] | None) -> None:
         self.job = job
@@ -138,14 +138,14 @@ def test_a_run_is_recorded_before_it_is_created() -> None:
 def test_a_look_at_what_has_not_changed_writes_and_creates_nothing() -> None:
     shell = MemoryShell(manifest())
     turn(shell)
-    turn(shell)  # the pods that the first one created are seen
+    turn(shell)  # the first one's pods are seen
     shell.done.clear()
     turn(shell)
     assert shell.done == ["observe"]
 
 
 def test_another_process_goes_on_where_this_one_was_cut_off() -> None:
-    """The write went through, and nothing after it: the next look creates what was recorded, under the same name."""
+    """The write succeeded and nothing after it: the next look creates what was recorded, under the same name."""
     shell = MemoryShell(manifest())
     shell.answers["create"] = [RefusalError(Kind.RETRY, "gone away")]
     with pytest.raises(RefusalError):
@@ -181,7 +181,7 @@ def test_a_write_that_may_go_through_later_is_not_told() -> None:
 
 
 class PrunedShell(MemoryShell):
-    """Its CRD is older than the operator: what it does not know of a status is not kept."""
+    """Its CRD is older than the operator, so unknown fields of a status are pruned."""
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         assert self.done.count("write") < 20, "it writes for ever"
@@ -203,7 +203,7 @@ def test_an_object_that_takes_no_status_is_told_of_by_its_event_and_is_no_failur
 
 
 def test_a_job_that_a_new_rule_refuses_is_looked_at_again_and_again_and_its_runs_go_on() -> None:
-    """The CRD was upgraded under a running job, and the API server takes no status that leaves the rule broken."""
+    """The CRD was upgraded under a running job, and the API server rejects any status while the rule is broken."""
 
     async def story() -> None:
         shell, ledger = MemoryShell(manifest()), Ledger()

@@ -1,4 +1,4 @@
-"""The user's template: what passes through, which container is wrapped, and every value that is refused."""
+"""The user's template: what passes through, which container is wrapped, and which values are refused."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
     told = {variable["name"]: variable.get("value", "") for variable in env}
     assert told["MEMTUNE_GRACE_SECONDS"] == "25"
     assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_EVALUATION_BATCH"], told["MEMTUNE_SHARDED_SAVE"]) == ("2", "4", "1")
-    assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
+    assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet turns it into /saves/$(x) again.
     assert told["MEMTUNE_PROBE_STEPS"] == ""
     probe = environment_of(pod_of(template()))
     assert all(probe[f"MEMTUNE_{name}"] for name in ("PROBE_STEPS", "PROBE_SECONDS", "DEEPSPEED_CONFIG"))
@@ -338,7 +338,7 @@ def test_an_adapter_needs_a_command_that_trains_it() -> None:
 
 @pytest.mark.parametrize("run", [PROBE, Run(RunKind.TRAIN, 1, Plan.parse("bf16-ddp-none-mb16x1"))])
 def test_every_variable_that_may_be_referred_to_is_set_but_those_that_the_launcher_finds(run: Run) -> None:
-    """Kubernetes would hand a reference to an unset one to the command as it stands."""
+    """Kubernetes would pass a reference to an unset variable to the command literally."""
     told = environment_of(pod_of(template(), run))
     assert set(told) == environment.REFERABLE - set(environment.FOUND_BY_LAUNCHER)
     assert told[environment.CHECKPOINT_PATH] == told[environment.EVALUATION_BATCH] == ""

@@ -1,4 +1,4 @@
-"""What would make a job fit, in words, with a predictor that can be added up by hand."""
+"""Advice on what would make a job fit, with a predictor that can be added up by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOTTOM = Plan.parse("bf16-z3-full-mb1x12-bk50m-exp")
 
 
 class Shared:
-    """400 GiB of states that all GPUs share, a quarter of it saved by 8-bit moments, all of it by offload."""
+    """400 GiB of states sharded over all GPUs, a quarter of it saved by 8-bit moments, all of it by offload."""
 
     def __init__(self, workload: Workload) -> None:
         self._world = workload.world
@@ -58,7 +58,7 @@ def test_advice_keeps_to_the_micro_batches_of_the_script_or_says_that_it_does_no
     plan, space = Plan.parse("bf16-z3-full-mb4x3-bk50m-exp"), Space(micro_batches=(4,))
     advice = advise(FOUR, Activations, plan, 0.06, space)
     assert advice[0].startswith("allow 3 in tuning.space.microBatch: bf16-z3-full-mb3x4-bk50m-exp is predicted to take")
-    # More GPUs take none of the script's micro-batch away.
+    # More GPUs do not shrink the script's micro-batch.
     assert not any("GPUs in place of" in sentence for sentence in advice)
 
 
@@ -96,7 +96,7 @@ def test_where_no_gpu_is_large_enough_something_can_be_done_nevertheless() -> No
 
 
 class Endless(Shared):
-    """What no change makes smaller."""
+    """A prediction that no change makes smaller."""
 
     def predict(self, plan: Plan) -> Prediction:
         size = Interval(1024.0 * GIB, 1024.0 * GIB, 1024.0 * GIB)
@@ -157,7 +157,7 @@ def test_a_fixed_plan_is_replaced_and_a_virtual_gpu_is_given_more() -> None:
 
 
 class Wrong(Shared):
-    """What fits by its prediction, although it ran out of memory; sharding what one GPU has saves nothing."""
+    """Fits by its prediction although it ran out of memory; one GPU has nothing to save by sharding."""
 
     def predict(self, plan: Plan) -> Prediction:
         size = Interval(GIB, GIB, GIB)

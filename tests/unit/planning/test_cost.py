@@ -1,4 +1,4 @@
-"""What a million tokens cost, by numbers worked out by hand, and how prices are read and shown."""
+"""The cost of a million tokens, by numbers worked out by hand, and parsing and formatting of prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The downgrade ladder: its order, its consent, and the promises that hold for every plan."""
+"""The downgrade ladder: its order, its consent, and its invariants for every plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KEPT = {"none": 1.0, "selective": 0.6, "every": 0.4, "full": 0.2}
 
 
 class Sums:
-    """A model whose every number can be added up by hand: eight ranks, ten parameters' worth of GiB."""
+    """A model whose numbers can be added up by hand: eight ranks, ten parameters' worth of GiB."""
 
     def predict(self, plan: Plan) -> Prediction:
         device_gib = self._states(plan) + self._activations(plan)
@@ -56,7 +56,7 @@ class Sums:
         moments = {Optimizer.ADAMW: 20.0, Optimizer.ADAMW_8BIT: 5.0}.get(plan.optimizer, 10.0)
         states = 0.0 if plan.offload is not Offload.NONE else moments / (8 if stage else 1)
         wide = 2 if plan.precision in (Precision.FP32, Precision.TF32) else 1
-        # Gradients live through the forward pass only where micro-batches accumulate.
+        # Gradients live through the forward pass only if micro-batches accumulate.
         gradients = (10 if plan.gradient_dtype is GradientDtype.FP32 else 5) / (8 if stage >= 2 else 1)
         return wide * weights + states + (gradients if plan.accumulation > 1 else 0)
 

@@ -1,4 +1,4 @@
-"""Two objectives: the front, what it covers, and what one more point may add, with numbers checked by hand."""
+"""Two objectives: the front, its hypervolume, and what another point may add, with numbers by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plans a job allows, and how they are ranked: with a predictor small enough to check by hand."""
+"""Which plans a job allows, and their ranking, with a predictor small enough to check by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def prediction(device_gib: float, tokens_per_second: float, width: float = 1.0) 
 
 
 class ByMicroBatch:
-    """Ten GiB and ten tokens per second for each sequence of the micro-batch."""
+    """Ten GiB and ten tokens per second per sequence of the micro-batch."""
 
     def predict(self, plan: Plan) -> Prediction:
         return prediction(10 * plan.micro_batch, 10 * plan.micro_batch, width=1.05)
@@ -130,7 +130,7 @@ def test_what_one_gpu_leaves_out_is_told() -> None:
     assert refusals(EIGHT, space) == refusals(ONE, replace(space, shardings=(Sharding.FSDP,))) == []
 
 
-@settings(deadline=None)  # How long it takes is the machine's business.
+@settings(deadline=None)  # the duration depends on the machine
 @given(
     st.sets(st.sampled_from(Sharding), min_size=1),
     st.sets(st.sampled_from(Precision), min_size=1),
@@ -188,7 +188,7 @@ def test_the_objective_memory_puts_the_smallest_first() -> None:
 
 
 class KeepingActivations(ByMicroBatch):
-    """3 MiB of activations for each sequence of the micro-batch."""
+    """3 MiB of activations per sequence of the micro-batch."""
 
     def predict(self, plan: Plan) -> Prediction:
         size = 3.0 * MIB * plan.micro_batch
@@ -229,7 +229,7 @@ def test_offloaded_activations_are_those_of_the_micro_batch_pinned_on_each_rank(
         (Space(gradient_dtypes=(GradientDtype.FP32,)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8-g32"),
         (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8-oopt"),
         (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z3-full-mb1x8-oparam", "bf16-z3-full-mb1x8-oparam"),
-        # What cannot offload is taken as it is written.
+        # A plan that cannot offload is taken as written.
         (Space(offloads=(Offload.OPTIMIZER,)), "bf16-ddp-full-mb1x8", "bf16-ddp-full-mb1x8"),
         (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z0-full-mb1x8", "bf16-z0-full-mb1x8"),
     ],

@@ -30,7 +30,7 @@ def test_every_plan_of_an_example_is_its_parameters_and_back(path: Path) -> None
     for manifest in jobs(path):
         job = load_job(manifest)
         if job.spec.model.factory:
-            continue  # its plans are known once it was traced
+            continue  # its plans are known after a trace
         plans = model_of(job, Status(), None).plans
         study = StudyParameters(plans)
         told = [study.values_of(plan) for plan in plans]

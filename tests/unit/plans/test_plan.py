@@ -1,4 +1,4 @@
-"""The plan: its short form and JSON round-trip, its order, and its refusals."""
+"""The plan: round trips of its short form and JSON, its order, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of resumption, entry by entry. That the libraries really do what it says is for the contract tests."""
+"""The resume table, entry by entry. Contract tests check that the libraries behave as it says."""
 
 from __future__ import annotations
 

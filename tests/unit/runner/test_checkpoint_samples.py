@@ -1,4 +1,4 @@
-"""The samples that a script names with its checkpoint are compared with those that were trained."""
+"""The samples in a call of checkpoint_saved are compared with those trained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Save = Callable[..., str]
 
 @pytest.fixture
 def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
-    """``save(samples, trained, resumed)`` tells of a checkpoint, and returns what the script was warned of."""
+    """``save(samples, trained, resumed)`` declares a checkpoint and returns the warnings."""
     monkeypatch.setenv("MEMTUNE_PLAN", str(PLAN))
     monkeypatch.setattr(meeting, "meet", lambda *_: None)
     monkeypatch.setattr(saving, "_complete", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The driver's version, as the kernel's module words it."""
+"""Parsing the driver's version from the kernel module's file."""
 
 from __future__ import annotations
 

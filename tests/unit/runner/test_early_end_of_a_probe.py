@@ -1,4 +1,4 @@
-"""A probe that ends early: what it keeps of its steps, and how its ranks agree."""
+"""A probe that ends early: which steps it keeps, and how its ranks agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = Target(tokens_per_second=1000, device_bytes=100)
 
 
 def play(of: Probe, *steps: tuple[float, float, int]) -> None:
-    """Steps from the first one on, each with its seconds, its tokens per second and the peak until its end."""
+    """Play steps, each with its seconds, its tokens per second and the peak so far."""
     for number, step in enumerate(steps, 1):
         of.stepped(number, 0)
         of.measured(*step)
@@ -95,7 +95,7 @@ def test_the_last_step_is_told_as_a_whole_one() -> None:
 
 
 class Ranks:
-    """Ranks that are threads, with a store between them."""
+    """Ranks that are threads with a common store."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
         distributed = pytest.importorskip("torch").distributed
@@ -107,7 +107,7 @@ class Ranks:
         monkeypatch.setattr(agreement, "_FOLLOWING", timedelta(seconds=0.6))
 
     def agree(self, wishes: dict[int, tuple[int, Pruned | None]]) -> list[Pruned | None]:
-        """Each rank asks at its step, with what it would do."""
+        """Let each rank agree at its step, with its own decision."""
         barrier = Barrier(len(wishes))
 
         def ask(rank: int) -> Pruned | None:

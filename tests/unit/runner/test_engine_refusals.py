@@ -1,4 +1,4 @@
-"""Plans that the engine cannot carry out are refused with what would do instead."""
+"""Plans that the engine cannot run are refused with an alternative."""
 
 from __future__ import annotations
 

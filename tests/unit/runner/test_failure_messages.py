@@ -1,4 +1,4 @@
-"""Every wording of an out-of-memory, what only looks like one, and who failed first."""
+"""Every wording of an out-of-memory, wordings that only look like one, and who failed first."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CONSEQUENCES = {
     "gloo-reset": "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
     "pipe": "[Errno 32] Broken pipe",
 }
-# Libraries say so on a device without room for their handles, and on one that is broken.
+# Libraries print these if the device has no room for their handles, and also if it is broken.
 HANDLE_WORDINGS = [
     "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
@@ -95,7 +95,7 @@ UNRELATED = [
 
 
 class OutOfMemoryError(RuntimeError):
-    """Stands for torch's own, which is told by name and module so that torch need not be imported."""
+    """torch's own is recognized by name and module, so that torch need not be imported."""
 
 
 OutOfMemoryError.__module__ = "torch"
@@ -168,7 +168,7 @@ def test_a_type_of_the_same_name_elsewhere_is_not_torchs() -> None:
 
 
 def wrapped(*errors: BaseException) -> BaseException:
-    """An error that was raised while the last of these was handled, and that while the one before it was."""
+    """Return an error raised while handling the previous one, and so on."""
     outermost = ValueError("the step failed")
     for inner, outer in pairwise((*errors, outermost)):
         outer.__context__ = inner

@@ -1,4 +1,4 @@
-"""A plan in the words of transformers and accelerate, and what these cannot carry out."""
+"""A plan as arguments of transformers and accelerate, and plans that these cannot run."""
 
 from __future__ import annotations
 

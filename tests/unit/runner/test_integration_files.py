@@ -1,4 +1,4 @@
-"""The files of integrations: the DeepSpeed configuration that is written, the Trainer's state that is read."""
+"""Files of the integrations: the DeepSpeed configuration, the Trainer's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command lines of every launcher that MemTune takes the place of, and what is left of them."""
+"""The command lines of every launcher that MemTune replaces, and what is left of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One report of all ranks: who failed first, whose memory counts, what is said when nobody left a word."""
+"""One report for all ranks: who failed first, whose memory counts, and the message if no rank left one."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_rank_without_a_word_is_reported_by_what_is_left_of_it() -> None:
     merged = merge(SETTINGS, [RankEnd(1, 139, (), log="Fatal Python error"), *WELL[:1]], None)
     assert (merged.ending, merged.exit_code, merged.rank) == (Ending.KILLED, 139, 1)
     assert "SIGSEGV" in merged.message
-    # A report of success does not make a crash at the very end one.
+    # A report of success does not hide a crash at the very end.
     merged = merge(SETTINGS, [RankEnd(0, 134, (report(0),), log="std::bad_alloc")], None)
     assert (merged.ending, merged.exit_code) == (Ending.HOST_OOM, 86)
 

@@ -1,4 +1,4 @@
-"""Whatever a rank prints becomes lines: nothing is lost, nothing waits for ever, nothing grows without bound."""
+"""A rank's output becomes lines: nothing is lost, nothing waits endlessly, nothing grows without bound."""
 
 from __future__ import annotations
 

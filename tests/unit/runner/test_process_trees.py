@@ -1,4 +1,4 @@
-"""Trees of processes, also where a machine does not tell of them."""
+"""Process trees, also on machines that do not list processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_where_the_kernel_tells_nothing_there_is_nothing_to_end(
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
     processes.adopt_orphans()
     die_with_parent = processes.dying_with_parent()
-    monkeypatch.setattr(os, "getppid", os.getpid)  # as a child has it
+    monkeypatch.setattr(os, "getppid", os.getpid)  # as in a child
     die_with_parent()
     assert processes.descendants(os.getpid()) == []
     assert not processes.catches(signal.SIGTERM, os.getpid())

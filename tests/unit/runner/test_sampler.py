@@ -1,4 +1,4 @@
-"""The sampler for scripts: each rank's share, going on where the run resumes."""
+"""The sampler for scripts: each rank's share, continuing where the run resumes."""
 
 from __future__ import annotations
 

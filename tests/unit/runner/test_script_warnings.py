@@ -1,4 +1,4 @@
-"""Several warnings share the field of the report: none of them hides another."""
+"""Several warnings share a field of the report without hiding each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner's settings: what the operator writes is read back, and what does not hold is named."""
+"""The runner's settings: the operator's variables are read back, and invalid ones are named."""
 
 from __future__ import annotations
 

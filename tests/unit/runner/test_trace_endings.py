@@ -1,4 +1,4 @@
-"""The sentences about a process that could not trace, and what it leaves for them."""
+"""The messages about a process that could not trace, and what it leaves for them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_board_keeps_what_was_written_last_and_cuts_what_is_too_long() -> No
 
 
 def taken_bytes(memory: Memory) -> int:
-    """What this process takes, in whole MiB."""
+    """Return this process's memory in whole MiB."""
     return next(mib << 20 for mib in range(100_000) if not memory.exceeds(mib << 20, [os.getpid()]))
 
 

@@ -1,4 +1,4 @@
-"""How many samples a training of a library has in all, by its steps and by what its data tells."""
+"""The total samples of a library's training, from its steps and the length of its data."""
 
 from __future__ import annotations
 

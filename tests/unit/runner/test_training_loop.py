@@ -1,4 +1,4 @@
-"""Whether a script has left its training loop, told from where its functions stood at a step and stand now."""
+"""Whether a script has left its training loop, from its call stacks at a step and now."""
 
 from __future__ import annotations
 
@@ -282,8 +282,8 @@ NOT_LEFT: list[Script] = [
 
 
 def asked(script: Script) -> bool:
-    """Whether the script may step again where it asks last."""
-    outer = len(places(sys._getframe()))  # the tests' own loops are none of the script's
+    """Whether the script may step again from its last query."""
+    outer = len(places(sys._getframe()))  # the tests' own loops do not count
     stepped_at: list[Place] = []
     answers: list[bool] = []
 

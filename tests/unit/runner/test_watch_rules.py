@@ -1,4 +1,4 @@
-"""Counting steps, adding up batches, timing, and noticing a hang: the rules, without torch."""
+"""Counting steps, tallying batches, timing, and detecting hangs: the rules, without torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memtune_runner.watch.tally import Tally
 
 
 class Shape:
-    """A tensor as far as shapes go."""
+    """A tensor's shape."""
 
     def __init__(self, *shape: int, floating: bool = False) -> None:
         self.shape, self._floating = shape, floating
@@ -73,7 +73,7 @@ def test_an_engine_counts_itself() -> None:
 
 def test_what_a_step_over_all_ranks_saw() -> None:
     tally = Tally()
-    for rows in (4, 4, 4, 1):  # the last batch of an epoch is smaller, and ends a smaller step
+    for rows in (4, 4, 4, 1):  # the last batch of an epoch is smaller and ends a smaller step
         tally.forward_began(rows, rows * 32)
         tally.block_checkpointed()
         tally.block_checkpointed()
@@ -117,7 +117,7 @@ def stepped(pace: Pace, now: float, optimizer_seconds: float = 0.0, disturbed: b
 def test_shortened_steps_are_extrapolated() -> None:
     pace = Pace()
     pace.training_began(10.0)
-    stepped(pace, 60.0)  # the first one warms up
+    stepped(pace, 60.0)  # warm-up
     assert pace.step_seconds(8) is None
     stepped(pace, 65.0, optimizer_seconds=1.0)
     # Two micro-batches took 4 s, so eight of them take 16 s, and the optimizer its second.

@@ -1,4 +1,4 @@
-"""The variables of a worker: the allocator's settings, torch's own names, what a plan decides and what it leaves."""
+"""The variables of a worker: allocator settings, torchrun's names, what a plan sets and what it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script that ignores its plan is caught in every field; one that follows it, or ended early, is not."""
+"""A script that ignores its plan is caught in every field; one that applies it, or ended early, is not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_field_is_compared(name: str) -> None:
 
 
 def test_no_field_is_forgotten() -> None:
-    # How many tokens a row has is the script's data, and how it evaluates its own choice: no plan says it.
+    # The tokens of a row depend on the script's data, and evaluation is its own choice: no plan sets them.
     assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens", "sharding", "evaluation_batch"}
 
 

@@ -1,4 +1,4 @@
-"""Data order: whatever the plans and the interruptions, the same samples come at the same step."""
+"""Data order: under any plans and interruptions, the same samples come at the same step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_epoch_has_every_sample_once(length: int, seed: int, epoch: int) ->
 def test_interruptions_and_worlds_do_not_change_the_order(
     length: int, global_batch: int, parts: list[tuple[int, int]]
 ) -> None:
-    """Each part is an attempt: so many steps on so many ranks."""
+    """Each part is an attempt: a number of steps on a number of ranks."""
     seen: list[int] = []
     for steps, world in parts:
         ranks = [batches(length, global_batch, 7, len(seen), rank, world) for rank in range(world)]
@@ -39,7 +39,7 @@ def test_interruptions_and_worlds_do_not_change_the_order(
 def test_epochs_differ_and_so_do_seeds() -> None:
     first, second = ([sample_at(epoch * 100 + index, 100, 0) for index in range(100)] for epoch in range(2))
     assert len({tuple(first), tuple(second), tuple(sample_at(index, 100, 1) for index in range(100))}) == 3
-    # An order that leaves most samples where they are, or next to each other, would be none.
+    # A shuffle that leaves most samples in place, or next to each other, would be none.
     assert sum(abs(after - before) > 1 for before, after in pairwise(first)) > 80
 
 

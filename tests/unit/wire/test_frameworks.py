@@ -1,4 +1,4 @@
-"""Which framework a command line starts, and under which integrations that is refused."""
+"""Which framework a command line starts, and which integrations reject it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def at(*tokens_per_second: float, device_bytes: int = 0) -> list[Step]:
         (at(700), None),
         (at(900, 905), Pruned.SPEED),
         (at(910, 100), None),  # the best step counts
-        (at(0, 0), None),  # nobody counted tokens
+        (at(0, 0), None),  # tokens unknown
         (at(0, 600), Pruned.SPEED),
         (at(2000, device_bytes=9 * GIB), Pruned.MEMORY),
         (at(2000, device_bytes=8 * GIB), None),

@@ -1,4 +1,4 @@
-"""The report, written and read back: whole, short, cut anywhere, and made up by somebody else."""
+"""The report, written and read back: whole, short, cut anywhere, and forged."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_log_tail_is_the_end_of_the_log() -> None:
     log = "\n".join(f"line {number}" for number in range(100))
     assert log_tail(log).splitlines() == [f"line {number}" for number in range(80, 100)]
     assert log_tail("é" * 1000) == "é" * (LOG_TAIL_BYTES // 2)
-    # It begins at a line's start, and has a line that is longer than that as far as it goes.
+    # It begins at a line's start, and cuts a longer line.
     lines = [f"{number} {'x' * 300}" for number in range(5)]
     assert log_tail("\n".join(lines)) == "\n".join(lines[-2:])
     assert log_tail(f"cut\n{'y' * LOG_TAIL_BYTES}") == "y" * LOG_TAIL_BYTES

@@ -1,4 +1,4 @@
-"""A script whose batches are not the plan's: both numbers are told, and where to change which."""
+"""A script whose batches differ from the plan's: the message has both numbers and where to change which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces as files: what is written is read, and what is no trace is told so."""
+"""Traces as files: round trips, and errors for files that are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace in a pod's last words: as short as it says, the same once read, and nothing but a sentence if it is none."""
+"""A trace in a pod's termination message: short, unchanged by a round trip, or an error if it is invalid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened() -> list[Any]:
 
 
 def damaged(place: int, value: Any) -> str:
-    """The message with one column of its first program replaced."""
+    """Return the message with one column of its first program replaced."""
     document = opened()
     document[6]["half"][place] = value
     return message(document)

@@ -1,6 +1,6 @@
-"""The integration `lightning`: PyTorch Lightning's Trainer and Fabric are made as the plan says.
+"""The integration `lightning`: builds PyTorch Lightning's Trainer and Fabric from the plan.
 
-The package exists under two names, `lightning` and `pytorch_lightning` with `lightning_fabric`; both are served.
+It supports both names of the package: `lightning`, and `pytorch_lightning` with `lightning_fabric`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def install(
 
 
 def _let_deepspeed_run_on_cpu(imports: ImportWatch, patches: Patches) -> None:
-    """Lightning starts DeepSpeed on CUDA only, by a device's index. DeepSpeed itself runs on CPU tensors as well."""
+    """Let Lightning start DeepSpeed on CPU tensors; Lightning itself requires CUDA and a device index."""
 
     def wrap_strategy(module: Any) -> None:
         strategy = module.DeepSpeedStrategy

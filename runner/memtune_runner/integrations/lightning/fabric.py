@@ -1,4 +1,4 @@
-"""Lightning's Fabric: its arguments, its training data in micro-batches, its checkpoints. The loop is the script's."""
+"""Applies a plan to Lightning's Fabric: arguments, micro-batches and checkpoints. The loop is the script's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def install(
 
 
 class _State:
-    """What the script has set up, which a probe saves once if the script has not done so."""
+    """What the script has set up, which a probe saves once unless the script did."""
 
     def __init__(self) -> None:
         self._fabric: Any = None
@@ -116,7 +116,7 @@ def _setup_dataloaders(settings: Settings, length: TrainingLength) -> Inherited:
         all_made = made if len(loaders) > 1 else [made]
         trained = training_loader(list(loaders))
         size = batch_size_of(trained) if trained is not None else None
-        # A loop under a plan that accumulates takes the plan's numbers. Loaders that are set up later evaluate.
+        # Under accumulation, the loop uses the plan's numbers. Loaders set up later are for evaluation.
         if size and settings.plan.accumulation == 1 and length.own_batch is None:
             length.own_batch = size * settings.world
         changed = [
@@ -140,9 +140,9 @@ def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
 
         with phases.during(Phase.SAVE):
             inherited(fabric, path, state, *args, **kwargs)
-        # Weights alone are a result; a training goes on from those that come with their optimizer.
+        # Weights alone are a result; a training resumes from weights with their optimizer.
         if any(isinstance(each, Optimizer) for each in state.values()):
-            # Only the first rank may know that the training was resumed: it may have read the checkpoint for all.
+            # Only the first rank may know of the resume: it may have read the checkpoint for all.
             done = fabric.broadcast(samples())
             lightning.keep(settings, lambda directory: inherited(fabric, directory, state), done)
 
@@ -151,7 +151,7 @@ def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
 
 def _load(settings: Settings) -> Inherited:
     def load(inherited: Inherited, fabric: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        # A script may load weights to begin with, too.
+        # A script may load initial weights, too.
         is_resumed = settings.resume_from is not None and Path(path) == settings.resume_from
         return inherited(fabric, lightning.resume_from(settings, path) if is_resumed else path, *args, **kwargs)
 

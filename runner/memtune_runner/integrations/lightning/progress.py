@@ -1,6 +1,6 @@
-"""How far a Trainer was in its epoch, in the batches of another plan; and the data that it goes on with.
+"""Converts a Trainer's progress within an epoch to another plan's batches, and skips data accordingly.
 
-Lightning counts batches, not samples, and begins an epoch's data anew where it resumes in the middle of one.
+Lightning counts batches instead of samples, and restarts an epoch's data when it resumes within one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from memtune.plans.plan import Plan
 
 
 class Cut(NamedTuple):
-    """How an optimizer step's samples are cut into batches."""
+    """How an optimizer step's samples are divided into batches."""
 
     micro_batch: int
     accumulation: int
@@ -25,18 +25,18 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan, world: int) -> Cut:
-        """The cut of a plan over so many ranks."""
+        """Return the division under a plan over ``world`` ranks."""
         return cls(plan.micro_batch, plan.accumulation, world)
 
 
 def recounted(progress: dict[str, Any], saved: Cut, wanted: Cut, *, across_epochs: bool) -> dict[str, Any]:
-    """The state of Lightning's ``batch_progress`` in the batches of the wanted cut.
+    """Convert the state of Lightning's ``batch_progress`` to the batches of the wanted cut.
 
     ``across_epochs`` tells whether a step may begin in one epoch and end in the next, as DeepSpeed's do.
     """
     now = progress["current"]["processed"]
     before = progress["total"]["processed"] - now
-    # In the middle of a step its gradients are lost: its samples are trained again.
+    # A partial step's gradients are lost, so its samples are trained again.
     unfinished = (before + now if across_epochs else now) % saved.accumulation
     batches = _ending(now, saved, wanted) if progress["is_last_batch"] else _within(now - unfinished, saved, wanted)
     return {
@@ -47,12 +47,12 @@ def recounted(progress: dict[str, Any], saved: Cut, wanted: Cut, *, across_epoch
 
 
 def _within(batches: int, saved: Cut, wanted: Cut) -> int:
-    """Within an epoch: rather a sample twice than one left out."""
+    """Convert within an epoch; rather repeat a sample than skip one."""
     return batches * saved.micro_batch * saved.world // (wanted.micro_batch * wanted.world)
 
 
 def _ending(batches: int, saved: Cut, wanted: Cut) -> int:
-    """Over whole epochs, of which the last batch may be smaller."""
+    """Convert whole epochs, whose last batch may be smaller."""
     return math.ceil(batches * saved.micro_batch * saved.world / (wanted.micro_batch * wanted.world))
 
 
@@ -61,7 +61,7 @@ def _moved(counts: dict[str, int], processed: int) -> dict[str, int]:
 
 
 def goes_on(loader: Any, epoch: int, skipped: int) -> None:
-    """Let a loader begin behind the batches that the epoch has trained already."""
+    """Let a loader skip the batches that the epoch has trained already."""
     batches = loader.batch_sampler
     if type(batches) is not BatchSampler or isinstance(loader.dataset, IterableDataset):
         if skipped and not hasattr(loader, "load_state_dict"):
@@ -74,16 +74,16 @@ def goes_on(loader: Any, epoch: int, skipped: int) -> None:
         return
     sampler = _in_an_order_of_its_epoch(batches.sampler)
     if hasattr(sampler, "set_epoch"):
-        # Workers are given their first indices before Lightning tells the epoch.
+        # Workers get their first indices before Lightning sets the epoch.
         sampler.set_epoch(epoch)
     remaining = _Remaining(sampler, batches.batch_size, batches.drop_last, skipped)
     vars(loader).update(sampler=sampler, batch_sampler=remaining)
 
 
 def _in_an_order_of_its_epoch(sampler: Any) -> Any:
-    """torch shuffles with the process's random numbers; a resumed process would shuffle otherwise.
+    """Replace torch's shuffling by the process's random state, which a resumed process would not repeat.
 
-    Over several ranks Lightning shuffles by seed and epoch. Over one rank this does the same.
+    Over several ranks Lightning shuffles by seed and epoch; this does the same for one rank.
     """
     is_plain = type(sampler) is RandomSampler and sampler.generator is None and not sampler.replacement
     if not is_plain or sampler.num_samples != len(sampler.data_source):
@@ -93,7 +93,7 @@ def _in_an_order_of_its_epoch(sampler: Any) -> Any:
 
 
 class _Remaining(BatchSampler):
-    """As many batches as there are in an epoch, but the first time it is asked only those that remain."""
+    """Has the length of a whole epoch, but the first iteration yields only the remaining batches."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool, skipped: int) -> None:
         super().__init__(sampler, batch_size, drop_last)

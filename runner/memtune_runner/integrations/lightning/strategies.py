@@ -1,4 +1,4 @@
-"""A plan in the words of Lightning: precision, strategy, devices. The same for its Trainer and for Fabric."""
+"""Translates a plan into Lightning's precision, strategy and devices, for its Trainer and for Fabric."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MIXED = {Precision.BF16: "bf16-mixed", Precision.FP16: "16-mixed"}
-# DDP strategies of these names start processes by themselves, which the runner has done already.
+# DDP strategies with these names start processes, which the runner has already done.
 _STARTING = ("spawn", "fork", "notebook")
 
 
 def refuse(settings: Settings) -> None:
-    """Raise SettingsError for a plan that Lightning cannot carry out."""
+    """Raise SettingsError for a plan that Lightning cannot run."""
     reason = _reason_against(settings.plan)
     if reason:
         raise SettingsError(
@@ -33,11 +33,11 @@ def refuse(settings: Settings) -> None:
 
 
 def overrides(settings: Settings, package: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of Trainer and of Fabric that carry out the plan, whatever the script has ``asked`` for."""
+    """Return the arguments of Trainer and Fabric that apply the plan, whatever the script ``asked`` for."""
     plugins = _plugins(package, asked.get("plugins"))
     precision = _MIXED.get(settings.plan.precision, "32-true")
     if _scales_on_cpu(settings):
-        # By its name Lightning would take bf16 instead of fp16 on a CPU.
+        # Given its name, Lightning would use bf16 instead of fp16 on a CPU.
         plugins.append(_module(package, "plugins.precision").MixedPrecision(precision, "cpu"))
     return {
         "accelerator": "cpu" if settings.device is Device.VIRTUAL else "gpu",
@@ -50,7 +50,7 @@ def overrides(settings: Settings, package: str, asked: dict[str, Any]) -> dict[s
 
 
 def use_tf32(plan: Plan) -> None:
-    """Let a plan of tf32 have its products."""
+    """Enable TF32 products for a tf32 plan."""
     if plan.precision is Precision.TF32:
         import torch
 
@@ -78,7 +78,7 @@ def _scales_on_cpu(settings: Settings) -> bool:
 
 
 def _plugins(package: str, asked: Any) -> list[Any]:
-    """The script's plugins, without those that would decide on the precision or on the ranks."""
+    """Return the script's plugins except those that would set the precision or the ranks."""
     module = _module(package, "plugins")
     given = [] if asked is None else list(asked) if isinstance(asked, Iterable) and not _is_name(asked) else [asked]
     kinds = [getattr(module, name) for name in ("Precision", "ClusterEnvironment") if hasattr(module, name)]
@@ -96,12 +96,12 @@ def _strategy(settings: Settings, package: str, asked: Any) -> Any:
     if backend == "fsdp":
         return _fsdp(settings, package)
     if settings.world == 1:
-        return "auto"  # one rank needs no wrapper, and its buckets would be a second copy of the gradients
+        return "auto"  # one rank needs no wrapper, whose buckets would be a second copy of the gradients
     return asked if _is_ddp(asked) else "ddp"
 
 
 def _is_ddp(asked: Any) -> bool:
-    """Whether the script has options of its own for DDP, which are kept."""
+    """Whether the script passes its own DDP options, which are kept."""
     name = asked if isinstance(asked, str) else getattr(asked, "_start_method", "")
     is_of_ddp = name.startswith("ddp") if isinstance(asked, str) else type(asked).__name__ == "DDPStrategy"
     return is_of_ddp and not any(each in name for each in _STARTING)
@@ -109,8 +109,8 @@ def _is_ddp(asked: Any) -> bool:
 
 def _deepspeed(settings: Settings, package: str) -> Any:
     config = arguments.deepspeed(settings)
-    assert config is not None  # the plan is one of DeepSpeed
-    # The Trainer fills these in from its own arguments, and Fabric knows no accumulation.
+    assert config is not None  # the plan uses DeepSpeed
+    # The Trainer fills these in from its own arguments; Fabric has no accumulation.
     for name in ("gradient_accumulation_steps", "gradient_clipping"):
         config.pop(name, None)
     return _module(package, "strategies").DeepSpeedStrategy(config=config)
@@ -146,9 +146,9 @@ def _sharded(model: nn.Module, settings: Settings, device: torch.device) -> nn.M
 
 def _trainers(base: Any, settings: Settings) -> Any:
     class ShardedStrategy(base):  # type: ignore[misc]  # what Lightning is there decides on the base
-        """Lightning's strategy for FSDP2, which leaves it to the script to shard its model; this one does it.
+        """Lightning's FSDP2 strategy, which also shards the model instead of leaving that to the script.
 
-        The steps of the module run through its forward, as under DDP: there FSDP gathers what the root holds.
+        Steps of the module run through its forward, as under DDP, so that FSDP gathers the root's weights.
         """
 
         def setup(self, trainer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer: its arguments, its data in micro-batches, its checkpoints, and the end of a probe."""
+"""Applies a plan to Lightning's Trainer: arguments, micro-batches, checkpoints, and the end of a probe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
-# Callbacks that decide on what the plan decides.
+# Callbacks that would override the plan.
 _CONTRADICTING = ("GradientAccumulationScheduler", "BatchSizeFinder")
 
 
@@ -58,7 +58,7 @@ def install(
 
 
 class FitLength:
-    """How long the calls of ``fit`` are. ``counted`` tells the samples that this rank has trained in this process."""
+    """The length of ``fit`` calls. ``counted`` returns the samples that this rank has trained in this process."""
 
     def __init__(self, settings: Settings, length: LibraryLength, counted: Callable[[], int]) -> None:
         self._settings, self._length, self._counted = settings, length, counted
@@ -66,20 +66,20 @@ class FitLength:
         self.own_accumulation = 1
 
     def script_batches(self, size: int | None) -> None:
-        """The script's own training loader makes batches of this size on each rank."""
+        """Record the batch size of the script's own training loader on each rank."""
         self._length.own_batch = size * self.own_accumulation * self._settings.world if size else None
 
     def fit_begins(self) -> None:
-        """What is trained from here to the begin of the training is undone: a search for a learning rate."""
+        """Begin ``fit``; what is trained before the training itself begins, as in a learning-rate search, is undone."""
         self._before = self._counted()
 
     def discard(self) -> None:
-        """Count no sample that was trained since the call of ``fit`` began."""
+        """Discard the samples trained since the call of ``fit`` began."""
         self._length.discarded_samples += self._counted() - self._before
         self._before = self._counted()
 
     def training_begins(self, trainer: Any) -> None:
-        """Lightning knows now how many steps it makes; with several optimizers it counts the steps of each."""
+        """Record the number of steps, which Lightning knows now; it counts the steps of each optimizer."""
         self.discard()
         steps = trainer.estimated_stepping_batches
         if len(trainer.optimizers) != 1 or not 0 <= steps < math.inf:
@@ -91,7 +91,7 @@ class FitLength:
 
     def _epoch(self, trainer: Any) -> Epoch | None:
         loaders, batches = trainer.fit_loop._combined_loader.flattened, trainer.num_training_batches
-        # DeepSpeed's steps go on over the end of an epoch.
+        # DeepSpeed's steps continue across epochs.
         if len(loaders) != 1 or batches == math.inf or self._settings.plan.sharding.backend == "deepspeed":
             return None
         samples = samples_of_pass(loaders[0], int(batches))
@@ -127,7 +127,7 @@ def _check(callbacks: list[Any]) -> None:
 
 
 def _of_probe(settings: Settings, asked: dict[str, Any]) -> dict[str, Any]:
-    """One batch of validation behind the last step, and none before the first."""
+    """Return arguments for one validation batch after the last step and none before the first."""
     values: dict[str, Any] = {"num_sanity_val_steps": 0}
     if asked.get("limit_val_batches") != 0:
         interval = (settings.probe_steps or 1) * accumulation(settings)
@@ -136,7 +136,7 @@ def _of_probe(settings: Settings, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checkpoint_before_setup(strategy: Any, settings: Settings) -> None:
-    """Checkpoint the blocks just before the strategy wraps them: ``configure_model`` may make the model."""
+    """Checkpoint the blocks just before the strategy wraps them, since ``configure_model`` may create the model."""
     inherited, done = strategy.setup, list[Any]()
 
     def setup(trainer: Any) -> None:
@@ -161,7 +161,7 @@ def _fit(settings: Settings, probe: Probe | None, fits: FirstTraining, length: F
         elif fits.is_current:
             given.arguments["ckpt_path"] = lightning.resume_from(settings, given.arguments.get("ckpt_path"))
             if settings.resume_from is not None and "weights_only" in signature.parameters:
-                given.arguments["weights_only"] = False  # written by the attempt before: it holds more than tensors
+                given.arguments["weights_only"] = False  # the previous attempt's file holds more than tensors
         inherited(*given.args, **given.kwargs)
         if _is_tuners(trainer):
             length.discard()
@@ -174,7 +174,7 @@ def _fit(settings: Settings, probe: Probe | None, fits: FirstTraining, length: F
 
 
 def _is_tuners(trainer: Any) -> bool:
-    """Whether a call of ``fit`` is that of a Tuner, which undoes what it has trained."""
+    """Whether a Tuner called ``fit``; it undoes what it trains."""
     return any(getattr(each, "_early_exit", False) for each in trainer.callbacks)
 
 
@@ -204,7 +204,7 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if probe is not None and probe.pruned is not None:
-                # The validation was to come behind steps that are not made.
+                # Validation was scheduled after steps that are not made.
                 trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
 
         def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
 def _recount(checkpoint: dict[str, Any], settings: Settings) -> None:
     from memtune_runner.integrations.lightning.progress import Cut, recounted
 
-    assert settings.resume_from is not None  # the caller has asked
+    assert settings.resume_from is not None  # checked by the caller
     saved = manifest.read(settings.resume_from)
     loop = checkpoint["loops"]["fit_loop"]
     name = "epoch_loop.batch_progress"
@@ -231,7 +231,7 @@ def _recount(checkpoint: dict[str, Any], settings: Settings) -> None:
 
 
 def _process(settings: Settings, length: FitLength) -> Inherited:
-    """Of ``_process_dataloader``, behind which a loader has its sampler for several ranks."""
+    """Return the wrapper of ``_process_dataloader``, after which a loader has its distributed sampler."""
     scaled: list[Any] = []
 
     def process(inherited: Inherited, trainer: Any, trainer_fn: Any, stage: Any, dataloader: Any) -> Any:
@@ -258,7 +258,7 @@ def _process(settings: Settings, length: FitLength) -> Inherited:
 def _run_loop(settings: Settings) -> Inherited:
     def run(inherited: Inherited, loop: Any) -> None:
         if settings.resume_from is not None:
-            # A scheduler that asked for the number of steps had the loaders made, to begin at the epoch's start.
+            # A scheduler that queried the number of steps created the loaders, at the epoch's start.
             loop._combined_loader = None
         inherited(loop)
 
@@ -266,7 +266,7 @@ def _run_loop(settings: Settings) -> Inherited:
 
 
 def _scale_limits(trainer: Any, factor: float, settings: Settings) -> None:
-    """Limits that count batches are the script's, in batches of its own size; no sample may be left out for that."""
+    """Scale the script's limits, which count batches of its own size, without dropping a sample."""
     names = ["limit_train_batches"] if settings.is_probe else ["limit_train_batches", "val_check_interval"]
     for name in names:
         limit = getattr(trainer, name, None)

@@ -1,4 +1,4 @@
-"""Saves as models of diffusers 0.42 do: on each rank that calls, and what the model says that it has."""
+"""Saves as models of diffusers 0.42 do: on each calling rank, with the model's own state dict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class ModelMixin(nn.Module):
-    """What of diffusers' class of this name saves a model."""
+    """The saving part of diffusers' class of this name."""
 
     def save_pretrained(self, save_directory: str, is_main_process: bool = True, **_: object) -> None:
         """Write the weights; ``is_main_process`` decides only whether the configuration is written, too."""
