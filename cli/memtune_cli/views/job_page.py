@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memtune.controller.stale import stale
-
 from memtune.api.status import AttemptStatus, RunStatus
 from memtune.controller.formats import span, to_seconds
 from memtune.controller.messages import replaced_batch
 from memtune.controller.records import ended_as
+from memtune.controller.stale import stale
 from memtune.controller.verdict import Verdict
 from memtune.planning.cost import dollars
 from memtune.units import counted
