@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from api_server import nodes, with_defaults
-from schema_refusals import refusals
+from crd_schemas import refusals
 
 from memtune.report import Phase
 from memtune.spec import load_job

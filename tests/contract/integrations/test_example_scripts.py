@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from followed import PROBE, fine_tune, followed
-from watched import SCRIPTS, run, run_by
+from watched import PROBE, SCRIPTS, fine_tune, followed, run, run_by
 
 from memtune.applied import mismatch
 from memtune.plan import Plan

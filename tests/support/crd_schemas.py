@@ -1,10 +1,14 @@
-"""Values against the schema of a CustomResourceDefinition, as an API server reads it that refuses unknown fields."""
+"""Schemas of CRDs: those of other projects, and what an API server refuses by one where it refuses unknown fields."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
+import yaml
+from helm_chart import ROOT
 
 Schema = dict[str, Any]
 # After one of these the API server evaluates no rule: hasBlockingErr in registry/customresource/strategy.go of
@@ -91,3 +95,19 @@ def _of_block(schema: Schema, value: Schema, path: str) -> _Found:
     yield from ((f"{path}.{name}", "required", "is required") for name in required if name not in value)
     for name in value.keys() & fields.keys():
         yield from _found(fields[name], value[name], f"{path}.{name}")
+
+
+def contract(file: str) -> dict[str, Any]:
+    """The CRD in this file of `shared/contracts`; where there is no such directory, the test is skipped."""
+    for directory in ROOT.parents:
+        path = directory / "shared" / "contracts" / file
+        if path.is_file():
+            found: dict[str, Any] = yaml.safe_load(path.read_text())
+            return found
+    pytest.skip(f"no contracts/{file} in a directory `shared` beside the checkout: other projects' CRDs are there")
+
+
+def schema_of(crd: dict[str, Any]) -> dict[str, Any]:
+    """What the first version of a CRD says of its objects."""
+    schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
