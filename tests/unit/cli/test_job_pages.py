@@ -1,6 +1,6 @@
 """The pages that show a job's story, against golden texts, on screens of all widths, and as HTML.
 
-After a change that is meant, write the golden files anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+After a change that is meant, write the golden files anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/unit/cli``.
 """
 
 from __future__ import annotations
