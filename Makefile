@@ -47,7 +47,11 @@ verify: env ## fail when a generated file is not up to date
 	$(python) tools/generate_dashboards.py --check
 
 .PHONY: test
-test: env ## every test this machine can run, quickest first, with a table of where the time went
+test: env ## all tests but the slow half of those on a cluster, with a table of where the time went
+	@$(python) tools/run_tests.py --without-slow
+
+.PHONY: test-all
+test-all: env ## every test this machine can run, with a table of where the time went
 	@$(python) tools/run_tests.py
 
 .PHONY: test-unit
@@ -55,12 +59,12 @@ test-unit: env ## the unit tests: seconds, no I/O
 	@$(python) tools/run_tests.py unit
 
 .PHONY: test-contract
-test-contract: env ## golden files, the command line, real libraries' parsers
-	$(python) -m pytest tests/contract
+test-contract: env ## what needs torch, a real library or processes
+	@$(python) tools/run_tests.py contract
 
 .PHONY: test-emulated
 test-emulated: env-emulated ## the emulated GPU with the CUDA build of torch
-	$(python) -m pytest tests/emulated
+	$(python) -m pytest tests/emulated -p xdist --numprocesses=auto --dist=loadfile
 
 .PHONY: test-scripts
 test-scripts: env ## programs of other packages, run unmodified by memtune run: some ten minutes

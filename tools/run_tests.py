@@ -1,18 +1,19 @@
-"""Runs every test stage that can run on this machine, and prints where the time went.
+"""Runs the test stages that this machine can run, and prints where the time went.
 
-The unit tests run first, alone, because they find plain mistakes in seconds. The other stages then run two at a time,
-and their output is shown in order. A stage that cannot run here says why in the table. The table is also written to
+The unit tests run first, alone, because they find plain mistakes in seconds. Then the cluster tests, which mostly wait
+for pods, run beside the other stages, which take a processor each and follow one another. The output is shown in the
+order of the stages. A stage that cannot run here says why in the table. The table is also written to
 build/test-stages.json, so that CI can tell a stage that passed from one that was skipped.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,14 +28,15 @@ CANNOT_RUN = 3
 
 @dataclass(frozen=True)
 class Stage:
-    """One directory of tests; ``guard`` is a command that ends with 3, and says why, where the stage cannot run.
+    """One directory of tests.
 
-    The files of a stage may be dealt out to several ``shares`` that run at once.
+    ``guard`` is a command that ends with 3, and says why, where the stage cannot run. ``distribution`` is how
+    pytest-xdist gives the tests to its workers, one for each processor; without it there are no workers.
     """
 
     name: str
     guard: tuple[str, ...] = ()
-    shares: int = 1
+    distribution: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,21 @@ class Outcome:
     skipped_tests: int = 0
 
 
+# Tests of one file share what a fixture of their module has made, so a file stays with one worker. Unit tests share
+# nothing that takes time.
 STAGES = (
-    Stage("unit", shares=min(os.cpu_count() or 1, 8)),
-    Stage("contract"),
+    Stage("unit", distribution="worksteal"),
+    Stage("contract", distribution="loadfile"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run")),
-    Stage("scripts"),
-    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
+    Stage("scripts", distribution="loadfile"),
+    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py"), distribution="loadfile"),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
+WORKERS = min(os.cpu_count() or 1, 8)
 
 
-def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
-    """Run one stage."""
+def run(stage: Stage, with_slow: bool, output: IO[str] = sys.stdout) -> Outcome:
+    """Run one stage, with or without the tests that are marked as slow."""
     started = time.monotonic()
     if stage.guard:
         guard = subprocess.run(stage.guard, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -68,46 +73,28 @@ def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
             result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
             return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
     print(f"\n== {stage.name} tests", file=output, flush=True)
-    with ThreadPoolExecutor(stage.shares) as pool:
-        shares = list(pool.map(lambda number: _run_share(stage, number, output), range(stage.shares)))
-    result = "failed" if any(code for code, _ in shares) else "passed"
-    return Outcome(stage.name, result, time.monotonic() - started, skipped_tests=sum(skipped for _, skipped in shares))
-
-
-def _run_share(stage: Stage, number: int, output: IO[str]) -> tuple[int, int]:
-    """The exit code of one share of a stage, and how many tests it skipped. One of several prints all at its end.
-
-    Processes that know nothing of each other take less time than workers that are given one test after the other: each
-    reads its own files only, and reports to nobody.
-    """
-    told = BUILD / f"{stage.name}-tests-{number}.xml"
+    told = BUILD / f"{stage.name}-tests.xml"
     told.unlink(missing_ok=True)
-    others = (f"--ignore={path}" for path in _others(stage, number))
-    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", *others, "--durations=5", f"--junit-xml={told}"]
-    stdout = output if stage.shares == 1 else subprocess.PIPE
-    done = subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.STDOUT, text=True, check=False)
-    print(done.stdout or "", end="", file=output, flush=True)
+    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5", f"--junit-xml={told}"]
+    if stage.distribution:
+        command += ["-p", "xdist", f"--numprocesses={WORKERS}", f"--dist={stage.distribution}"]
+    if not with_slow:
+        command += ["-m", "not slow"]
+    done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
     skipped = int(ElementTree.parse(told).getroot()[0].get("skipped", 0)) if told.is_file() else 0
-    return done.returncode, skipped
+    result = "failed" if done.returncode else "passed"
+    return Outcome(stage.name, result, time.monotonic() - started, skipped_tests=skipped)
 
 
-def _others(stage: Stage, number: int) -> list[str]:
-    """The files that are not of one share: dealt out to and fro, the largest first, so that all shares are about equal.
-
-    Told what to take instead, pytest would look through the whole directory once for each file.
-    """
-    files = (ROOT / "tests" / stage.name).glob("test_*.py")
-    ordered = sorted(files, key=lambda path: (-path.stat().st_size, path.name))
-    turn = [*range(stage.shares), *reversed(range(stage.shares))]
-    return [str(path.relative_to(ROOT)) for place, path in enumerate(ordered) if turn[place % len(turn)] != number]
-
-
-def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
-    """Run the first stage alone, then the others two at a time: those on a cluster mostly wait for pods."""
-    outcomes = [run(stages[0])]
-    with ThreadPoolExecutor(2) as pool:
-        logs = {stage: (BUILD / f"{stage.name}-tests.log").open("w") for stage in stages[1:]}
-        started = [(log, pool.submit(run, stage, log)) for stage, log in logs.items()]
+def run_all(stages: tuple[Stage, ...], with_slow: bool) -> list[Outcome]:
+    """Run the first stage alone, then those without workers of their own beside the others."""
+    outcomes = [run(stages[0], with_slow)]
+    with ThreadPoolExecutor(1) as single, ThreadPoolExecutor(1) as distributed:
+        started = []
+        for stage in stages[1:]:
+            log = (BUILD / f"{stage.name}-tests.log").open("w")
+            lane = distributed if stage.distribution else single
+            started.append((log, lane.submit(run, stage, with_slow, log)))
         return outcomes + [shown(log, outcome) for log, outcome in started]
 
 
@@ -121,13 +108,17 @@ def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
     return outcome.result()
 
 
-def main(names: Sequence[str]) -> int:
+def main() -> int:
     """Run all stages, or those that are named; a failed one does not keep the others from telling what they know."""
-    if unknown := set(names) - {stage.name for stage in STAGES}:
-        print(f"no stage is called {', '.join(sorted(unknown))}: there are {', '.join(s.name for s in STAGES)}")
-        return 2
+    parser = argparse.ArgumentParser(description="Runs the test stages that this machine can run.")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(stage.name for stage in STAGES))
+    parser.add_argument("--without-slow", action="store_true", help="leave out the tests that are marked as slow")
+    asked = parser.parse_args()
+    if unknown := set(asked.stages) - {stage.name for stage in STAGES}:
+        parser.error(f"no stage is called {', '.join(sorted(unknown))}")
     BUILD.mkdir(exist_ok=True)
-    outcomes = run_all(tuple(stage for stage in STAGES if not names or stage.name in names))
+    chosen = tuple(stage for stage in STAGES if not asked.stages or stage.name in asked.stages)
+    outcomes = run_all(chosen, with_slow=not asked.without_slow)
     SUMMARY.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     print(f"\n{'stage':<10} {'result':<8} {'seconds':>8}")
     for outcome in outcomes:
@@ -137,4 +128,4 @@ def main(names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

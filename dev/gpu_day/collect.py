@@ -37,7 +37,7 @@ def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
     (into / "gpu-day.md").write_text("\n".join(_page(told, models)) + "\n", encoding="utf-8")
     done = [found is not None for found in runs.values()]
     done += [_write_pairs(folder, into / "gpu-truth.md", models), _unpack_fixtures(folder, into / "snapshots")]
-    print(f"gpu-day: {into} has what could be made; tests/unit/test_gpu_bench.py replays the snapshots")
+    print(f"gpu-day: {into} has what could be made; tests/unit/bench/test_gpu_truth.py replays the snapshots")
     return int(not all(done))
 
 

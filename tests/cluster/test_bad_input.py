@@ -59,6 +59,7 @@ def test_every_field_that_is_wrong_is_refused_with_its_path(jobs: Jobs) -> None:
     assert passed_over == []
 
 
+@pytest.mark.slow
 def test_fields_that_do_not_go_together_are_refused_or_told_of_and_other_jobs_go_on(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:

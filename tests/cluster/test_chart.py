@@ -90,6 +90,7 @@ def test_helm_test_says_what_holds_its_job_back(cluster: Cluster, namespace: str
     assert "stalled by ImagePull" in cluster.log(namespace, f"{release.name}-test")
 
 
+@pytest.mark.slow
 def test_a_job_never_notices_what_happens_to_the_release(
     cluster: Cluster, release: Release, steady: WaitingJob
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_job_never_notices_what_happens_to_the_release(
     assert [(each["number"], each["verdict"]) for each in status["attempts"]] == [(1, "succeeded")]
 
 
+@pytest.mark.slow
 def test_of_two_replicas_one_works_and_the_other_takes_over(
     cluster: Cluster, namespace: str, release: Release, steady: WaitingJob
 ) -> None:

@@ -1,6 +1,6 @@
 """The operator's account has the rights that the golden list documents and no other: each is asked of the API server.
 
-`tests/contract/golden/chart-rights.txt` is that list; here it is what a cluster makes of the chart's roles.
+`tests/golden/chart-rights.txt` is that list; here it is what a cluster makes of the chart's roles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rights import Right, Rights
 from memtune_operator.kubernetes import cached_measurements as kept_measurements
 from memtune_operator.kubernetes import cached_traces as kept_traces
 
-GOLDEN = (ROOT / "tests" / "contract" / "golden" / "chart-rights.txt").read_text()
+pytestmark = pytest.mark.slow
+GOLDEN = (ROOT / "tests" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)
 # What Kubernetes lets everybody ask: what they may do themselves.
 EVERYBODY = {

@@ -47,6 +47,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("monitoring")
 def test_every_panel_shows_a_job_that_recovers(
     namespace: str, release: Release, jobs: Jobs, page: Page, tmp_path: Path

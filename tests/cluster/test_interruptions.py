@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
+import pytest
 from operator_process import Jobs, OperatorProcess, runs
 from pods import Cluster, eventually
 from reporter import Act
@@ -54,6 +55,7 @@ def test_an_operator_that_is_killed_after_everything_it_writes_comes_to_the_same
     )
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_a_suspended_job_while_the_operator_is_dead_is_done_when_it_is_back(
     namespace: str, cluster: Cluster, jobs: Jobs, operators: Callable[..., OperatorProcess]
 ) -> None:

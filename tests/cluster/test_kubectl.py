@@ -36,6 +36,7 @@ def test_a_pod_is_read_entered_and_deleted(kubectl: Kubectl, cluster: Cluster, n
     assert cluster.gone(namespace, "worker")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_the_quickstart_as_it_is_succeeds_and_is_described_as_a_story(
     kubectl: Kubectl, namespace: str, jobs: Jobs

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 from kubernetes import client
 from operator_process import CRD, Jobs, OperatorProcess, install_crd
 from pods import Cluster, eventually
@@ -60,6 +61,7 @@ def told(cluster: Cluster, namespace: str, name: str) -> list[str]:
     return [each.message for each in events if each.involved_object.name == name and each.reason == "SpecInvalid"]
 
 
+@pytest.mark.slow
 def test_objects_of_an_older_shape_are_told_of_once_and_other_jobs_go_on(
     cluster: Cluster, namespace: str, jobs: Jobs, operators: Callable[..., OperatorProcess]
 ) -> None:

@@ -23,6 +23,7 @@ def test_the_quickstart_is_predicted_probed_launched_and_succeeds(jobs: Jobs, tm
     assert jobs.condition("quickstart", "Complete")["status"] == "True"
 
 
+@pytest.mark.slow
 def test_an_operator_that_is_killed_goes_on_where_it_was(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess, tmp_path: Path
 ) -> None:

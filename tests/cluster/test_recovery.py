@@ -68,6 +68,7 @@ def test_the_pods_of_two_nodes_meet_by_name_and_train_as_one(
         assert '"world":2' in cluster.log(namespace, pod.metadata.name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_a_suspended_job_goes_on_from_its_checkpoint(
     cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path

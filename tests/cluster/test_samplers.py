@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
+import pytest
 from operator_process import Jobs, OperatorProcess
 from pods import Cluster
 from reporter_jobs import reporter_job
@@ -32,6 +33,7 @@ def begun(statuses: dict[str, dict[str, Any]]) -> dict[str, int]:
     return {name: len([run for run in each if "startedAt" in run]) for name, each in runs.items()}
 
 
+@pytest.mark.slow
 def test_each_sampler_comes_to_its_end_when_the_operator_is_killed_at_every_probe(
     cluster: Cluster, namespace: str, jobs: Jobs, operators: Callable[..., OperatorProcess]
 ) -> None:

@@ -35,6 +35,7 @@ def test_a_quota_that_is_exceeded_is_quoted_and_once_it_is_raised_the_job_goes_o
     assert jobs.condition("poor", "Stalled")["status"] == "False"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_thirty_jobs_share_the_eight_gpus_of_a_node_and_all_succeed(
     cluster: Cluster, namespace: str, jobs: Jobs

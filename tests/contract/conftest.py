@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from api_answers import JOB, ApiServer, api_server, found
-from kept_apart import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
+from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
+from terminals import _plain_terminal  # noqa: F401  # the same
 from told_job import told_job
 
 
@@ -59,13 +60,6 @@ def _own_process_group() -> Iterator[None]:
     if groups is not None:
         # DeepSpeed remembers its first world for the life of the process.
         groups._WORLD_GROUP = None
-
-
-@pytest.fixture(autouse=True)
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages have one width, and are painted where a test asks for it, whoever started the tests."""
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 @pytest.fixture

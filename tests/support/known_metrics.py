@@ -10,9 +10,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "charts" / "memtune" / "rules" / "memtune.yaml"
-GOLDEN: dict[str, dict[str, list[str]]] = json.loads(
-    (ROOT / "tests" / "contract" / "golden" / "metrics.json").read_text()
-)
+GOLDEN: dict[str, dict[str, list[str]]] = json.loads((ROOT / "tests" / "golden" / "metrics.json").read_text())
 # Added to the metrics of train runs when they are scraped.
 SCRAPED = {"mtj_namespace", "mtj", "run"}
 _NAME = re.compile(r"(?<![\w:])(?:\w+:)?memtune_\w+(?::\w+)?")

@@ -12,7 +12,7 @@ from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending, Memory
 from memtune_runner.device.statistics import CudaStatistics, Statistics
 
-_VARYING = Path(__file__).with_name("varying_lengths.py")
+_VARYING = Path(__file__).parent / "programs" / "varying_lengths.py"
 
 
 def memory_of_varying_lengths(place: Place, device: Device, expandable: bool) -> Memory:

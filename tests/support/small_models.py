@@ -1,4 +1,4 @@
-"""Ten small models and one training loop: what the virtual GPU's truth is taken from."""
+"""Small models, and the training loop that the virtual GPU's truth is taken from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from memtune_runner.tracing.factory import Subject
 
 VOCABULARY = 128
 
@@ -194,3 +196,34 @@ def train(
         trained.step()
         del loss
         step_ended()
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = functional.gelu(self.up(hidden))
+        return torch.add(hidden, self.down(wide))
+
+
+class Partly(nn.Module):
+    """Some weights get no gradient, and some have fewer rows than there are ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(128, 2048)
+        self.positions = nn.Parameter(torch.zeros(1, 64, 128))
+        self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self.positions
+        for number, layer in enumerate(self.layers):
+            with torch.set_grad_enabled(number > 0):
+                hidden = layer(hidden)
+        return hidden.square().mean()
+
+
+def partly() -> Subject:
+    return Subject(Partly(), lambda rows: torch.zeros(rows, 64, 128), lambda model, batch: model(batch))

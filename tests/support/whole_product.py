@@ -13,7 +13,7 @@ from memtune.wire.report import Device
 
 # The logits are most of it, which is quickly computed.
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192}
-_SCRIPT = Path(__file__).with_name("crowded_trainer.py")
+_SCRIPT = Path(__file__).parent / "programs" / "crowded_trainer.py"
 # Of 2 GiB it leaves enough for a quarter of the largest micro-batch, but on CUDA, with its workspaces, not for half.
 # Which of the two is the best alone is left to a GPU, which computes either in milliseconds.
 _CROWD_BYTES = 1600 * MIB

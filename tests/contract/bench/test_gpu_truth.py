@@ -1,0 +1,284 @@
+"""The GPU benchmark as far as a machine without a GPU goes: its refusal, its page, and one rank on a virtual GPU."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from zipfile import ZipFile
+
+import fake_ranks
+import gpu_measure
+import gpu_truth
+import pytest
+import torch
+from gpu_measure import RAN_OUT, Measured, measure, told
+from gpu_pairs import MODELS, PAIRS, Pair
+from gpu_results import FIXTURES_FILE, PAIRS_FILE, Results
+from gpu_score import Result
+from gpu_table import Machine
+from gpu_trace import traced_model
+from small_traces import small_trace
+
+from memtune.memory.replay import Replayer
+from memtune.memory.replay.traced import TracedModel
+from memtune.model.plain import from_facts
+from memtune.plans.plan import Plan
+from memtune.units import GIB, MIB
+from memtune_runner.device.statistics import VirtualStatistics
+from memtune_runner.engine import PlanError
+from memtune_runner.engine.decoder import Decoder
+from memtune_runner.virtual.gpu import VirtualGpu
+
+GUARD = Path(__file__).parents[2] / "support" / "cuda_gpu.py"
+MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")
+TINY = from_facts({"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 256})
+
+
+# With the norm that a CPU's kernels keep the same tensors of as a GPU's.
+SMALL = from_facts(
+    {
+        "hiddenSize": 128,
+        "layers": 4,
+        "heads": 4,
+        "ffnSize": 344,
+        "vocabSize": 2048,
+        "gatedFfn": True,
+        "norm": "layernorm",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> TracedModel:
+    return traced_model("small", SMALL, 128, ["full", "autocast", "half"])
+
+
+@pytest.fixture(scope="module")
+def one_of_two() -> None:
+    """One world for all tests: DeepSpeed remembers its first. It ends with the module."""
+    fake_ranks.join(2)
+
+
+def test_without_a_gpu_it_ends_with_two_and_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: "there is none")
+    assert gpu_truth.main([]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "gpu_truth: it measures on a CUDA GPU, and there is none; run it where a GPU is\n"
+
+
+def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
+        return Result(pair, problem="no fp8 here") if "fp8" in pair.plan else Result(pair, GIB, GIB, GIB, 1.0)
+
+    traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
+    assert gpu_truth.main([], measured, lambda _: traces) == 0
+    page = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(tuple(f"| {pair.model} | {pair.plan} |" for pair in PAIRS)) for line in page) == 39
+    assert page[-1] == "- 0.5B, fp8-ddp-none-mb4x1: no fp8 here"
+    assert any(line.startswith("by trace: n=39 ") for line in page)
+
+
+def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
+    words = ["--folder", str(tmp_path / "day")]
+    asked: list[Pair] = []
+
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
+        asked.append(pair)
+        return Result(pair, GIB, GIB, GIB, 1.0)
+
+    def call(missing: str | None, *more: str) -> str:
+        monkeypatch.setattr(gpu_truth, "no_gpu", lambda: missing)
+        assert gpu_truth.main([*words, *more], measured, lambda _: traces) == 0
+        return capsys.readouterr().out
+
+    assert call(None, "--seconds", "-1").count("there was no time for it yet") == len(PAIRS)
+    assert asked == []
+    assert call(None, "--most", "3").count("there was no time for it yet") == len(PAIRS) - 3
+    assert asked == list(PAIRS[:3])
+    page = call(None)
+    assert sorted(asked) == sorted(PAIRS)
+    assert call(None).splitlines()[2:] == call("there is none").splitlines()[2:] == page.splitlines()[2:]
+    assert len(asked) == len(PAIRS), "what was measured is not measured again"
+
+
+def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too_little(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    limits: list[float] = []
+
+    def measured(pair: Pair, _: Path | None, limit_seconds: float) -> Result:
+        limits.append(limit_seconds)
+        took = 170.0 if len(limits) < 3 else 1000.0
+        now[0] += min(took, limit_seconds)
+        return Result(pair, GIB, GIB, GIB, 1.0) if took <= limit_seconds else Result(pair, problem="it did not end")
+
+    found = Results(tmp_path)
+    gpu_truth.measure_all(found, PAIRS, 500.0, False, measured)
+    assert limits == [180.0, 180.0, 160.0]
+    assert list(found.of_pairs) == list(PAIRS[:2]), "the third may have been quick enough, had it begun earlier"
+    assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
+
+
+def test_a_line_that_was_cut_off_as_it_was_written_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"pair": {"model": "0.')
+    Results(tmp_path).begin(MACHINE)
+    assert Results(tmp_path).machines == [MACHINE]
+
+
+def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_is_refused(tmp_path: Path) -> None:
+    later = MACHINE._replace(driver="580.1")
+    for machine in (MACHINE, later, MACHINE):
+        Results(tmp_path).begin(machine)
+    assert Results(tmp_path).machines == [MACHINE, later]
+    with pytest.raises(ValueError, match="and this is NVIDIA H200: name another folder"):
+        Results(tmp_path).begin(MACHINE._replace(product="NVIDIA H200"))
+
+
+def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
+    def measured(pair: Pair, fixture: Path | None, _limit_seconds: float) -> Result:
+        assert fixture is not None
+        fixture.write_text(pair.plan)
+        return Result(pair, GIB, GIB, GIB, 1.0)
+
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], math.inf, True, measured)
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[2:4], math.inf, True, measured)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [FIXTURES_FILE, PAIRS_FILE]
+    with ZipFile(tmp_path / FIXTURES_FILE) as archive:
+        assert archive.namelist() == [f"{pair.model}-{pair.plan}-{pair.world}.json.gz" for pair in PAIRS[:4]]
+
+
+def test_weights_are_drawn_once() -> None:
+    with gpu_measure._drawn_once():
+        decoder = Decoder(SMALL)
+    for name, weight in decoder.named_parameters():
+        assert weight.isfinite().all(), name
+    assert decoder.head.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    again = Decoder(SMALL)
+    assert not torch.equal(again.head.weight, decoder.head.weight), "what comes after draws by itself again"
+
+
+def test_a_pair_finds_what_this_process_finds() -> None:
+    variables = gpu_measure.variables(Pair("0.1B", "bf16-ddp-none-mb1x1-exp"), {"PATH": "/bin"})
+    assert variables["PYTHONPATH"].split(os.pathsep) == sys.path
+    assert (variables["PATH"], variables["PYTORCH_ALLOC_CONF"]) == ("/bin", "expandable_segments:True")
+
+
+def test_an_abort_at_pythons_end_loses_nothing_that_was_measured() -> None:
+    ends = "import atexit, os; from gpu_measure import end; atexit.register(os.abort); print('{}'); end(3)"
+    done = subprocess.run(
+        [sys.executable, "-c", ends],
+        env=gpu_measure.variables(PAIRS[0], dict(os.environ)),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, b"{}\n")
+
+
+def test_a_process_that_died_is_told_by_its_last_words() -> None:
+    assert gpu_truth.last_words("Traceback\n  File\ntorch.OutOfMemoryError: CUDA out of memory.\n\n").endswith(
+        "memory."
+    )
+    assert gpu_truth.last_words("") == "it ended without a word"
+
+
+@pytest.mark.parametrize("plan", ["bf16-ddp-none-mb2x2", "bf16-z2-full-mb2x1", "fp32-fsdp-every2-mb2x1"])
+@pytest.mark.usefixtures("one_of_two")
+@pytest.mark.filterwarnings("ignore")  # those of the libraries that are imported here for the first time
+def test_a_rank_of_two_is_measured(plan: str) -> None:
+    with VirtualGpu(GIB) as gpu:
+        found = measure(Pair("tiny", plan, 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+    assert 0 < found.allocated_bytes <= found.reserved_bytes == found.device_bytes
+    assert found.step_seconds > 0
+
+
+@pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z3-none-mb4x1-bk1m", "fp32-fsdp-every2-mb4x1"])
+@pytest.mark.usefixtures("one_of_two", "one_thread")
+@pytest.mark.filterwarnings("ignore")
+def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: TracedModel) -> None:
+    """But for what a GPU's attention does otherwise than a CPU's."""
+    with VirtualGpu(GIB) as gpu:
+        found = measure(Pair("small", plan, 2), SMALL, 128, torch.device("cpu"), VirtualStatistics(gpu))
+    replayed = Replayer(small.trace, gpus_per_node=2, rank=0).replay(Plan.parse(plan)).peak
+    assert replayed.allocated == pytest.approx(found.allocated_bytes, rel=0.03)
+
+
+@pytest.mark.usefixtures("one_of_two")
+@pytest.mark.filterwarnings("ignore")
+def test_where_no_step_was_made_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_measure, "loss", lambda model, tokens: model(tokens)[0] * float("inf"))
+    with VirtualGpu(GIB) as gpu, pytest.raises(RuntimeError, match="skipped every step"):
+        measure(Pair("tiny", "fp16-fsdp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_what_this_machine_cannot_compute_in_is_a_refusal() -> None:
+    with VirtualGpu(GIB) as gpu, pytest.raises(PlanError, match="no fp8"):
+        measure(Pair("tiny", "fp8-ddp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_a_process_that_runs_out_of_memory_says_so_in_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = Pair("tiny", "bf16-ddp-none-mb2x1", 2)
+    with VirtualGpu(MIB) as gpu:
+        memory = VirtualStatistics(gpu)
+        assert told(lambda: measure(pair, TINY, 64, torch.device("cpu"), memory), memory) == RAN_OUT
+    said = capsys.readouterr()
+    assert (said.out, "out of memory" in said.err) == ("", True)
+
+
+def test_a_library_without_a_handle_ran_out_of_memory_only_where_the_device_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_handle() -> Measured:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+
+    memory = VirtualStatistics(VirtualGpu(GIB))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 100 * MIB)
+    assert told(without_handle, memory) == RAN_OUT
+    monkeypatch.setattr(memory, "free_bytes", lambda: 4000 * MIB)
+    with pytest.raises(RuntimeError):
+        told(without_handle, memory)
+
+
+def test_any_other_error_is_no_want_of_memory() -> None:
+    def broken() -> Measured:
+        raise RuntimeError("it speaks of memory")
+
+    with pytest.raises(RuntimeError):
+        told(broken, VirtualStatistics(VirtualGpu(GIB)))
+
+
+@pytest.mark.parametrize(("code", "ran_out"), [(RAN_OUT, True), (1, False)])
+def test_a_pair_whose_process_ran_out_of_memory_is_no_problem_but_a_result(
+    code: int, ran_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = f"import sys; print('CUDA out of memory', file=sys.stderr); sys.exit({code})"
+    monkeypatch.setattr(gpu_truth, "command", lambda *_: [sys.executable, "-c", ends])
+    found = gpu_truth.measured(PAIRS[0])
+    assert found == Result(PAIRS[0], ran_out=ran_out, problem="" if ran_out else "CUDA out of memory")
+
+
+def test_the_stage_is_left_out_with_one_sentence_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    told = subprocess.run([sys.executable, str(GUARD)], capture_output=True, text=True, check=False)
+    assert told.returncode == 3
+    assert told.stdout.startswith("they need a CUDA GPU, and there is none")
+    assert told.stdout.count("\n") == 1

@@ -1,0 +1,94 @@
+"""What Lightning's checkpoints say of a training, where it is not one fit whose ranks all do the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import watched
+
+from memtune.wire.report import Ending
+from memtune_runner.checkpoints import newest
+
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+PLAN = "fp32-ddp-none-mb2x1"
+
+
+@pytest.fixture(autouse=True)
+def _launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launched")
+    monkeypatch.setenv("SAVES_IN", str(tmp_path / "own"))
+
+
+def train(kind: str, directory: Path, attempt: int, **variables: str) -> watched.Outcome:
+    own = directory / f"ranks-{attempt}"
+    own.mkdir()
+    variables |= {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(directory / "store"), "ATTEMPT": str(attempt)}
+    return watched.run(PROGRAMS / "lightning_fits.py", PLAN, own, 1, [kind], **variables)[0]
+
+
+def newest_in(directory: Path) -> dict[str, str]:
+    """The newest checkpoint of a store, as the variables of the run that resumes from it."""
+    found = newest(directory / "store")
+    assert found is not None
+    return {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": str(found.manifest.samples)}
+
+
+def batches(outcome: watched.Outcome) -> dict[str, tuple[int, int]]:
+    """Of each fit that ended: the batches that it trained, and the step that it came to."""
+    found = re.findall(r"^(\w+): (\d+) batches to step (\d+)", outcome.output, re.MULTILINE)
+    return {name: (int(count), int(step)) for name, count, step in found}
+
+
+@pytest.mark.parametrize("kind", ["finder", "tuner"])
+def test_steps_that_look_for_a_learning_rate_are_no_samples_of_the_training(kind: str, tmp_path: Path) -> None:
+    outcome = train(kind, tmp_path, 0)
+    assert outcome.exit_code == 0, outcome.output[-3000:]
+    assert outcome.report.checkpoint_samples == 8, "four steps of two"
+    assert outcome.report.steps == 24
+    assert "only the first" not in outcome.output
+
+
+def test_only_the_first_of_several_fits_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as failing:
+        failing.setenv("FAILS", "yes")
+        failed = train("folds", tmp_path, 0)
+    assert failed.report.ending is Ending.ERROR, failed.output[-3000:]
+    assert batches(failed) == {"first": (4, 4), "second": (4, 4)}
+    assert failed.output.count("only the first") == 1, failed.output[-3000:]
+
+    resume = newest_in(tmp_path)
+    assert resume["RESUME_SAMPLES"] == "8"
+    again = train("folds", tmp_path, 1, **resume)
+    assert again.exit_code == 0, again.output[-3000:]
+    assert batches(again) == {"first": (0, 4), "second": (4, 4)}
+
+
+def test_a_fit_behind_the_tuner_resumes(tmp_path: Path) -> None:
+    train("tuner", tmp_path, 0)
+    store = tmp_path / "store"
+    earlier = min(store.glob("memtune-step-*"))
+    again = train("tuner", tmp_path, 1, RESUME_FROM=str(earlier), RESUME_SAMPLES="4")
+    assert again.exit_code == 0, again.output[-3000:]
+    assert batches(again) == {"first": (2, 4)}
+    assert again.report.checkpoint_samples == 8
+
+
+def test_ranks_that_were_given_the_checkpoint_save_as_the_first_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "LIMIT_SECONDS", 90)
+    plan = "fp32-ddp-none-mb1x1"
+    variables = {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(tmp_path / "store")}
+
+    def train_both(attempt: int, **more: str) -> list[watched.Outcome]:
+        own = tmp_path / f"ranks-{attempt}"
+        own.mkdir()
+        script = PROGRAMS / "fabric_broadcasts.py"
+        return watched.run(script, plan, own, 2, ATTEMPT=str(attempt), **variables, **more)
+
+    assert [each.exit_code for each in train_both(0)] == [0, 0]
+    again = train_both(1, **newest_in(tmp_path))
+    assert [each.exit_code for each in again] == [0, 0], again[0].output[-3000:]
+    assert again[0].report.checkpoint_samples == 12, "six before, and three steps of two"

@@ -1,0 +1,143 @@
+"""The scripts of examples/scripts run as they are, each under the plan it is given, on virtual GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from watched import PROBE, SCRIPTS, fine_tune, followed, run, run_by
+
+from memtune.plans.plan import Plan
+from memtune.wire.applied import mismatch
+
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+
+
+@pytest.mark.parametrize(
+    ("script", "plan", "world"), [("ddp_loop", "bf16-ddp-none-mb4x2", 2), ("fsdp2_loop", "bf16-fsdp-none-mb4x2", 2)]
+)
+def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, world: int, tmp_path: Path) -> None:
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
+    followed(outcomes, plan)
+    assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_script_that_shards_in_its_own_way_is_caught(world: int, tmp_path: Path) -> None:
+    plan = Plan.parse("bf16-fsdpsgo-none-mb4x2")
+    outcomes = run(SCRIPTS / "fsdp2_loop.py", str(plan), tmp_path, world, **PROBE)
+    found = {mismatch(plan, outcome.report.applied, world, is_probe=True) for outcome in outcomes}
+    assert len(found) == 1
+    assert found.pop().startswith(f"applied.sharding is fsdp, but plan {plan} asks for fsdpsgo")
+
+
+def test_a_plain_loop_goes_on_from_the_checkpoint_it_told_of(tmp_path: Path) -> None:
+    store, plan, script = tmp_path / "store", "bf16-ddp-none-mb4x2", SCRIPTS / "checkpointed_loop.py"
+    ((_, whole, said),) = run(script, plan, tmp_path, CHECKPOINT_PATH=str(store), RUN="own-train-1", ATTEMPT="1")
+    assert (whole.checkpoint_samples, whole.checkpoint_format) == (12 * 8, "script"), said[-3000:]
+    named = {"CHECKPOINT_PATH": str(store), "RUN": "own-train-2", "ATTEMPT": "2", "RESUME_SAMPLES": "64"}
+    ((_, _, again),) = run(script, plan, tmp_path, 1, RESUME_FROM=str(store / "own-train-1-step-8"), **named)
+    losses = [line for line in said.splitlines() if line.startswith("step ")]
+    assert [line for line in again.splitlines() if line.startswith("step ")] == losses[8:], again[-3000:]
+
+
+@pytest.mark.parametrize(("plan", "blocks"), [("bf16-ddp-full-mb4x4", 4), ("bf16-z2-none-mb2x4", 0)])
+def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: Path) -> None:
+    variables = {**PROBE, "INTEGRATION": "hf-trainer", "SEQUENCE_LENGTH": "48"}
+    outcomes = run(SCRIPTS / "hf_trainer.py", plan, tmp_path, 1, **variables)
+    followed(outcomes, plan)
+    applied = outcomes[0].report.applied
+    # The data has 32 tokens a row: a probe pads them, and its steps are two micro-batches long.
+    assert applied.largest_tokens == Plan.parse(plan).micro_batch * 48
+    assert (applied.micro_steps, applied.checkpointed_blocks) == (2, blocks)
+    assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
+
+
+def test_a_pair_is_one_sample_and_a_reference_is_no_evaluation(tmp_path: Path) -> None:
+    script, plan = PROGRAMS / "preference_trainer.py", "bf16-ddp-none-mb4x2"
+    ((_, report, said),) = run(script, plan, tmp_path, INTEGRATION="hf-trainer")
+    assert report.applied.micro_batch == 4, said[-3000:]
+    # 36 samples in steps of 8: the last one has fewer.
+    assert (report.applied.samples_per_step, report.steps) == (8, 5)
+    assert report.applied.evaluation_batch == 4
+    ((_, probe, _),) = run(script, plan, tmp_path, 1, **PROBE, INTEGRATION="hf-trainer")
+    assert (probe.steps, probe.evaluation_covered) == (int(PROBE["PROBE_STEPS"]), True)
+
+
+def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
+    plan = "bf16-ddp-every2-mb4x2"
+    arguments = fine_tune(tmp_path)
+    outcomes = run(SCRIPTS / "finetune.py", plan, tmp_path, 1, arguments, **PROBE, INTEGRATION="hf-trainer")
+    followed(outcomes, plan)
+    report = outcomes[0].report
+    assert (report.applied.checkpointed_blocks, report.save_covered, report.evaluation_covered) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("plan", "world"),
+    [("bf16-ddp-sel-mb4x2", 1), ("bf16-ddp-sel-mb4x2", 2), ("bf16-z1-none-mb4x4", 1), ("bf16-z2-none-mb2x4", 2)],
+)
+def test_the_accelerator_is_replaced(plan: str, world: int, tmp_path: Path) -> None:
+    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, world, **PROBE, INTEGRATION="accelerate")
+    followed(outcomes, plan)
+    assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
+
+
+@pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z1-full-mb4x2"])
+def test_a_model_that_comes_in_evaluation_mode_is_checkpointed_and_evaluated(plan: str, tmp_path: Path) -> None:
+    outcomes = run(PROGRAMS / "language_modeling.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
+    followed(outcomes, plan)
+    report = outcomes[0].report
+    assert (report.applied.checkpointed_blocks, report.evaluation_covered, report.save_covered) == (4, True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "world"),
+    [
+        ("streamed", "fp32-ddp-none-mb4x2", 1),
+        ("streamed", "fp32-ddp-none-mb4x2", 2),
+        ("streamed-by-a-worker", "fp32-z1-none-mb4x2-bk1m", 1),
+        ("streamed-batches", "fp32-ddp-none-mb4x2", 1),
+        ("batch-sampler", "fp32-ddp-none-mb4x2", 1),
+        ("of-its-own-class", "fp32-ddp-none-mb4x2", 1),
+        ("flattened", "fp32-ddp-none-mb1x2", 1),  # with positions beside the tokens
+    ],
+)
+def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world: int, tmp_path: Path) -> None:
+    # The data has 32 tokens a row: a probe pads them.
+    variables = {**PROBE, "INTEGRATION": "accelerate", "SEQUENCE_LENGTH": "48"}
+    outcomes = run(PROGRAMS / "accelerate_loaders.py", plan, tmp_path, world, [kind], **variables)
+    followed(outcomes, plan)
+    assert outcomes[0].report.applied.largest_tokens == Plan.parse(plan).micro_batch * 48
+
+
+@pytest.mark.parametrize(
+    ("script", "integration", "plan"),
+    [
+        ("hf_trainer", "hf-trainer", "bf16-fsdp-full-mb4x4"),
+        ("accelerate_loop", "accelerate", "bf16-fsdp-sel-mb4x4"),
+    ],
+)
+def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
+    worker = PROGRAMS / "fsdp_on_cpu.py"
+    outcomes = run_by(worker, SCRIPTS / f"{script}.py", plan, tmp_path, 1, **PROBE, INTEGRATION=integration)
+    followed(outcomes, plan)
+    report = outcomes[0].report
+    assert (report.applied.backend, report.applied.checkpointed_blocks) == ("fsdp", 4)
+    assert (report.save_covered, report.evaluation_covered) == (True, True)
+
+
+def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:
+    """ZeRO-3 with several sub-groups, accumulation, and gradients that overflow once."""
+    (outcome,) = run(PROGRAMS / "deepspeed_steps.py", "fp16-z3-none-mb2x4-bk1m", tmp_path)
+    assert outcome.exit_code == 0, outcome.output[-3000:]
+    counted = json.loads(outcome.output.strip().splitlines()[-1])
+    assert counted["skipped"] == 1
+    assert counted["sub_groups"] > 1
+    assert outcome.report.skipped_steps == counted["skipped"]
+    assert outcome.report.steps == counted["steps"] - counted["skipped"] == 2
+    assert outcome.report.trained_samples == 3 * 8, "a step that is skipped has taken its samples"
+    assert outcome.report.total_samples is None
+    assert (outcome.report.applied.zero_stage, outcome.report.applied.micro_steps) == (3, 4)
+    assert (outcome.report.applied.weight_dtype, outcome.report.applied.compute_dtype) == ("float16", "float16")

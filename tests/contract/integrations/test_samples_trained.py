@@ -1,0 +1,173 @@
+"""The samples that a training trained, and those that it was to train, under every integration.
+
+A step takes 8 samples, and no epoch is a multiple of that. Evaluations are no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import watched
+
+from memtune.wire.report import Ending
+from memtune_runner.checkpoints import newest
+
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+PLAN = "fp32-ddp-none-mb2x4"
+
+
+@pytest.fixture(autouse=True)
+def _launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "launched")
+    monkeypatch.setenv("SAVES_IN", str(tmp_path / "saves"))
+
+
+def run(script: Path, integration: str, directory: Path, arguments: Sequence[str], **told: str) -> watched.Outcome:
+    plan = told.pop("plan", PLAN)
+    outcome = watched.run(script, plan, directory, 1, arguments, INTEGRATION=integration, **told)[0]
+    assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]
+    return outcome
+
+
+def samples(outcome: watched.Outcome) -> tuple[int | None, int | None]:
+    """Those that were trained, and those that were to be."""
+    return outcome.report.trained_samples, outcome.report.total_samples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trained", "total"),
+    [
+        ([], 42, 42),
+        (["--drop-last"], 40, 40),
+        (["--stop-after", "4"], 29, 42),
+        (["--epochs", "2", "1"], 63, 63),
+        (["--stream", "--stop-after", "4"], 32, 48),
+    ],
+)
+def test_of_transformers_trainer(arguments: list[str], trained: int, total: int, tmp_path: Path) -> None:
+    outcome = run(PROGRAMS / "trainer_lengths.py", "hf-trainer", tmp_path, arguments)
+    assert samples(outcome) == (trained, total)
+
+
+def test_each_rank_of_a_trainer_tells_its_share(tmp_path: Path) -> None:
+    script = PROGRAMS / "trainer_lengths.py"
+    outcomes = watched.run(script, "fp32-ddp-none-mb2x2", tmp_path, 2, (), INTEGRATION="hf-trainer")
+    # 21 rows are filled up to 6 batches of 2 on each rank.
+    assert [samples(each) for each in outcomes] == [(24, 24), (24, 24)], outcomes[0].output[-3000:]
+
+
+def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    first = run(script, "hf-trainer", tmp_path, ["--epochs", "2", "3"], **told, ATTEMPT="0")
+    assert first.output.count("of several calls of Trainer.train only the first") == 1, first.output[-3000:]
+    found = newest(saves)
+    assert found is not None
+    assert found.directory == saves / "call-1" / "checkpoint-6", "the later call saved later"
+    told |= {"RESUME_FROM": str(found.directory.with_name("checkpoint-4")), "RESUME_SAMPLES": "32", "ATTEMPT": "1"}
+    again = run(script, "hf-trainer", tmp_path, ["--epochs", "2", "3"], **told)
+    assert "call 1 came to step 6 of 6" in again.output
+    assert "call 2 came to step 9 of 9" in again.output
+    assert again.report.steps == 2 + 9
+    assert samples(again) == (105, 105)
+
+
+def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_first_saved(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
+    arguments, told = ["--share", "--epochs", "2", "2", "1"], {"CHECKPOINT_PATH": str(saves)}
+    run(script, "hf-trainer", tmp_path, arguments, **told, ATTEMPT="0")
+    found = newest(saves)
+    assert found is not None
+    assert found.directory == saves / "checkpoint-6", "the second training saved under the same name"
+    told |= {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": "48", "ATTEMPT": "1"}
+    again = run(script, "hf-trainer", tmp_path, [*arguments, "--resume", str(found.directory)], **told)
+    assert "call 2 came to step 6 of 6" in again.output
+    assert again.report.steps == 0 + 6 + 3, "the later trainings are made anew"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trained", "total", "own_batch"),
+    [
+        ([], 58, 58, 8),
+        (["--max-steps", "3"], 24, 58, 8),  # the rest of the epoch
+        (["--epochs", "2", "--batch-size", "2"], 116, 116, 4),
+        (["--stream", "--max-steps", "5"], 40, None, 8),
+        (["--own-accumulation", "--batch-size", "2", "--accumulation", "4"], 58, 58, None),
+        (["--epochs", "3", "--max-steps", "3", "--all-epochs"], 24, 58, 8),
+        (["--listed"], 56, None, 8),  # accelerate does not see the end of a list, be it without a plan
+    ],
+)
+def test_of_a_loop_with_accelerate(
+    arguments: list[str], trained: int, total: int | None, own_batch: int | None, tmp_path: Path
+) -> None:
+    outcome = run(PROGRAMS / "language_modeling.py", "accelerate", tmp_path, arguments)
+    assert samples(outcome) == (trained, total)
+    assert outcome.report.own_batch == own_batch
+
+
+def test_how_long_a_loop_with_accelerate_is_to_be_shows_only_at_its_end(tmp_path: Path) -> None:
+    arguments = ["--micro-steps", "15"]
+    (outcome,) = watched.run(PROGRAMS / "language_modeling.py", PLAN, tmp_path, 1, arguments, INTEGRATION="accelerate")
+    assert outcome.report.ending is Ending.BAD_INPUT, "it counts batches, and has left the last step undone"
+    assert samples(outcome) == (24, None)
+
+
+@pytest.mark.parametrize("step", [3, 10, 16])
+def test_a_resumed_loop_with_accelerate_counts_what_was_trained_before(step: int, tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "language_modeling.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    arguments = ["--epochs", "2", "--save-every", str(step), "--output-dir", str(saves)]
+    run(script, "accelerate", tmp_path, arguments, **told, ATTEMPT="0", plan="fp32-ddp-none-mb4x2")
+    told |= {"RESUME_FROM": str(saves / f"step_{step}"), "RESUME_SAMPLES": str(step * 8), "ATTEMPT": "1"}
+    again = run(script, "accelerate", tmp_path, [*arguments, "--resume-from", told["RESUME_FROM"]], **told)
+    assert (again.report.steps, samples(again)) == (16 - step, (116, 116))
+
+
+def test_a_loop_that_passes_over_what_was_trained_does_not_count_it_twice(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "skips_by_hand.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    first = run(script, "accelerate", tmp_path, (), **told, ATTEMPT="0")
+    told |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "1"}
+    again = run(script, "accelerate", tmp_path, (), **told)
+    assert (samples(first), samples(again)) == ((32, 64), (64, 64))
+
+
+def test_a_loop_that_had_made_all_its_steps_may_leave_again_at_once(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "language_modeling.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves), "ATTEMPT": "0"}
+    arguments = ["--max-steps", "3", "--save-every", "3", "--output-dir", str(saves)]
+    first = run(script, "accelerate", tmp_path, arguments, **told)
+    assert (first.report.steps, first.report.checkpoint_samples, samples(first)) == (3, 24, (24, 58))
+    told |= {"RESUME_FROM": str(saves / "step_3"), "RESUME_SAMPLES": "24", "ATTEMPT": "1"}
+    again = run(script, "accelerate", tmp_path, [*arguments, "--resume-from", str(saves / "step_3")], **told)
+    assert (again.report.steps, again.report.resumed_samples, again.report.trained_samples) == (0, 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("kind", "trained", "total", "own_batch"),
+    [("epochs", 42, 42, 20), ("early", 29, 42, 20), ("finder", 8, 8, 2), ("tuner", 8, 8, 2)],
+)
+def test_of_lightnings_trainer(kind: str, trained: int, total: int, own_batch: int, tmp_path: Path) -> None:
+    plan = PLAN if kind in ("epochs", "early") else "fp32-ddp-none-mb2x1"
+    outcome = run(PROGRAMS / "lightning_fits.py", "lightning", tmp_path, [kind], plan=plan)
+    assert samples(outcome) == (trained, total)
+    assert outcome.report.own_batch == own_batch
+
+
+@pytest.mark.parametrize(
+    ("name", "integration", "plan", "trained", "own_batch"),
+    [
+        ("lightning_fabric.py", "lightning", "fp32-ddp-none-mb8x1", 64, 16),
+        ("lightning_fabric.py", "lightning", PLAN, 64, None),
+        ("ddp_loop.py", "env", "bf16-ddp-none-mb8x1", 256, None),
+    ],
+)
+def test_how_long_a_loop_of_the_scripts_own_is_to_be_nobody_knows(
+    name: str, integration: str, plan: str, trained: int, own_batch: int | None, tmp_path: Path
+) -> None:
+    saves = str(tmp_path / "saves")
+    outcome = run(watched.SCRIPTS / name, integration, tmp_path, (), CHECKPOINT_PATH=saves, plan=plan)
+    assert samples(outcome) == (trained, None)
+    assert outcome.report.own_batch == own_batch

@@ -1,0 +1,305 @@
+"""A script of accelerate's trains as long as it meant to, whatever the plan makes of its batches."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import watched
+from torch.utils.data import BatchSampler, SequentialSampler
+from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
+
+from memtune.plans.plan import Plan
+from memtune.wire.report import Ending
+from memtune.wire.run import RunKind
+from memtune_runner.integrations.schedule import Schedule
+from memtune_runner.rank import script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
+
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "language_modeling.py"
+
+
+def run(plan: str, directory: Path, arguments: Sequence[str], **variables: str) -> watched.Outcome:
+    return watched.run(SCRIPT, plan, directory, 1, arguments, INTEGRATION="accelerate", **variables)[0]
+
+
+def trained(outcome: watched.Outcome) -> tuple[int, int, float]:
+    """The optimizer steps that the script counted, the rows it saw, and its learning rate in the end."""
+    assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]
+    found = re.search(r"trained (\d+) steps on (\d+) rows, learning rate (\S+)", outcome.output)
+    assert found, outcome.output[-3000:]
+    return int(found[1]), int(found[2]), float(found[3])
+
+
+@pytest.mark.parametrize(
+    ("plan", "arguments", "steps", "rows"),
+    [
+        # The script's own batches are of 4 rows, 2 a step: here there are fewer of them, then more.
+        ("fp32-ddp-none-mb8x1", [], 8, 58),
+        ("fp32-ddp-none-mb1x8", ["--epochs", "2"], 16, 116),
+        ("fp32-ddp-none-mb1x8", ["--batch-size", "8", "--accumulation", "1"], 8, 58),
+        ("fp32-z1-none-mb1x8-bk1m", [], 8, 58),
+        ("fp32-ddp-none-mb1x8", ["--dispatch"], 8, 58),
+        ("fp32-ddp-none-mb1x8", ["--stream", "--max-steps", "5"], 5, 40),
+        ("fp32-ddp-none-mb1x8", ["--max-steps", "3"], 3, 24),
+        ("fp32-ddp-none-mb4x2", ["--own-accumulation"], 8, 58),
+    ],
+)
+def test_a_training_is_as_long_as_the_script_meant_it(
+    plan: str, arguments: list[str], steps: int, rows: int, tmp_path: Path
+) -> None:
+    outcome = run(plan, tmp_path, arguments)
+    assert trained(outcome) == (steps, rows, 0.0)
+    assert outcome.report.steps == steps
+
+
+def test_each_of_two_ranks_trains_on_its_half(tmp_path: Path) -> None:
+    arguments = ["--batch-size", "2"]
+    outcomes = watched.run(SCRIPT, "fp32-ddp-none-mb1x4", tmp_path, 2, arguments, INTEGRATION="accelerate")
+    assert trained(outcomes[0]) == (8, 29, 0.0)
+    assert [(each.report.trained_samples, each.report.total_samples) for each in outcomes] == [(29, 29), (29, 29)]
+
+
+def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(tmp_path: Path) -> None:
+    outcome = run("fp32-ddp-none-mb1x8", tmp_path, ["--micro-steps", "15"])
+    assert (outcome.exit_code, outcome.report.ending) == (88, Ending.BAD_INPUT), outcome.output[-3000:]
+    assert outcome.report.message.startswith("the script left its loop after 15 batches of an epoch, within an")
+    assert "if it stops early, for a time limit" in outcome.report.message
+
+
+def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_short(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("prepared_apart.py")
+    (outcome,) = watched.run(script, "fp32-ddp-none-mb1x4", tmp_path, 1, (), INTEGRATION="accelerate")
+    assert "evaluated 12 batches of 12" in outcome.output
+    assert "the script left its loop after 6 batches" in outcome.report.message
+
+
+def test_a_relaunch_that_skips_by_hand_in_another_number_of_batches_is_told(tmp_path: Path) -> None:
+    script, saves = SCRIPT.with_name("skips_by_hand.py"), tmp_path / "saves"
+    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
+    (first,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told, ATTEMPT="1")
+    assert first.report.steps == 4, first.output[-3000:]
+    told |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "2"}
+    (again,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told)
+    assert (again.report.ending, again.report.steps) == (Ending.SUCCEEDED, 4), again.output[-3000:]
+    (all_skipped,) = watched.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **told)
+    assert (all_skipped.report.ending, all_skipped.report.steps) == (Ending.BAD_INPUT, 0)
+    assert "the script passed over 8 batches after it had loaded its checkpoint" in all_skipped.report.message
+
+
+def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_where_the_script_miscounts(
+    tmp_path: Path,
+) -> None:
+    saves = tmp_path / "saves"
+    saving = ["--epochs", "2", "--save-every", "5", "--output-dir", str(saves)]
+    first = run("fp32-ddp-none-mb8x1", tmp_path, saving, CHECKPOINT_PATH=str(saves), ATTEMPT="1")
+    assert trained(first) == (16, 116, 0.0)
+    told = {"CHECKPOINT_PATH": str(saves), "ATTEMPT": "2"}
+    told |= {"RESUME_FROM": str(saves / "step_10"), "RESUME_SAMPLES": "80"}
+    resuming = [*saving, "--resume-from", str(saves / "step_10")]
+    again = run("fp32-ddp-none-mb2x4", tmp_path, resuming, **told)
+    # Two steps of the second epoch were made: 16 of its 58 rows.
+    assert trained(again) == (16, 42, 0.0)
+    assert (again.report.steps, again.report.resumed_samples) == (6, 80)
+    assert again.report.warnings == ""
+    repeated = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--no-skip"], **{**told, "ATTEMPT": "3"})
+    assert repeated.report.warnings.startswith(
+        "the script seems to train its resumed epoch from the beginning, not from"
+    )
+    assert "accelerator.skip_first_batches(loader, n)" in repeated.report.warnings
+    lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **told)
+    assert (lost.report.ending, lost.report.steps) == (Ending.BAD_INPUT, 0), lost.output[-3000:]
+    assert (
+        "the script skips 5 batches of the epoch, and its checkpoint is 2 optimizer steps into" in lost.report.message
+    )
+
+
+class Accelerator:
+    """What a script uses of accelerate's to accumulate."""
+
+    sync_gradients = True
+
+    def __init__(self) -> None:
+        self.gradient_state = SimpleNamespace(plugin_kwargs={"num_steps": 8})
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        return int(self.gradient_state.plugin_kwargs["num_steps"])
+
+    def load_state(self) -> None:
+        """Load nothing."""
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def backward(self) -> int:
+        """What the loss is divided by."""
+        return self.gradient_accumulation_steps
+
+
+class Loader:
+    """A prepared loader."""
+
+    def __len__(self) -> int:
+        return 57
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(57))
+
+
+PLAN = Plan.parse("fp32-ddp-none-mb1x8")
+FRESH = Settings(PLAN, RunKind.TRAIN, "accelerate", 8, 32)
+RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_samples=80)  # 2 steps into the second epoch
+
+
+def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
+    """The Accelerator, the loader and the data module of a script that passed ``own``, under a plan of 1x8 batches."""
+    schedule, patches = Schedule(settings, lambda: 0), Patches()
+    accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
+    data = SimpleNamespace(
+        DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
+    )
+    schedule.wrap_accelerator(SimpleNamespace(Accelerator=accelerator), patches)
+    schedule.wrap_loaders(data, patches)
+    assert schedule.plugin(own, 8, environ).num_steps == 8
+    made = accelerator(), loader()
+    schedule.follow(*made)
+    return *made, data
+
+
+def skipped(_: Loader, num_batches: int) -> range:
+    """What remains of the loader."""
+    return range(num_batches, 57)
+
+
+@pytest.mark.parametrize(
+    ("own", "environ", "accumulation", "length"),
+    [
+        ({}, {}, 1, 57),
+        ({"gradient_accumulation_steps": 1}, {}, 1, 8),
+        ({"gradient_accumulation_steps": 2}, {}, 2, 16),
+        ({"gradient_accumulation_steps": 8}, {}, 8, 57),
+        ({"gradient_accumulation_steps": 1}, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, 4, 32),
+    ],
+)
+def test_a_script_sees_its_own_accumulation_and_as_many_batches_a_step(
+    own: dict[str, Any], environ: dict[str, str], accumulation: int, length: int
+) -> None:
+    accelerator, loader, _ = begun(own, FRESH, **environ)
+    assert (accelerator.gradient_accumulation_steps, len(loader), len(list(loader))) == (accumulation, length, 57)
+
+
+def test_a_loop_that_accumulates_by_itself_has_its_losses_divided_as_without_a_plan() -> None:
+    accelerator, loader, _ = begun({})
+    assert len(loader) == 57
+    accelerator.backward()
+    assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
+
+
+def test_a_progress_bar_has_the_batches_of_the_loop_and_computes_no_schedule() -> None:
+    accelerator, loader, _ = begun({})
+    assert tqdm(loader, disable=False, file=io.StringIO()).total == 57
+    accelerator.accumulate()
+    assert len(loader) == 8, "a batch for each optimizer step, as without accumulation"
+    accelerator, loader, _ = begun({})
+    assert len(tqdm(loader, disable=True)) == 57
+    with pytest.raises(BadInputError, match=r"asked for the loader's length \(by len\(\)\)"):
+        accelerator.accumulate()
+
+
+@pytest.mark.parametrize("look", [list, tuple, sorted, bool, lambda loader: [*loader]])
+def test_looking_through_a_loader_computes_no_schedule(look: Callable[[Any], Any]) -> None:
+    accelerator, loader, _ = begun({})
+    assert look(loader)
+    accelerator.accumulate()
+    accelerator, loader, _ = begun({})
+    look(loader)
+    assert len(loader) == 57
+    with pytest.raises(BadInputError, match="asked for the loader's length"):
+        accelerator.accumulate()
+
+
+def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    assert len(loader) == 16
+    with pytest.raises(BadInputError, match=r"accumulates 2 batches by itself, .* within accelerator\.accumulate"):
+        accelerator.backward()
+    accelerator, loader, _ = begun({})
+    assert len(loader) == 57
+    with pytest.raises(BadInputError, match="pass its own number, if only gradient_accumulation_steps=1"):
+        accelerator.accumulate()
+
+
+def test_a_skip_of_nothing_in_the_epoch_after_the_resumed_one_is_taken() -> None:
+    _, loader, data = begun({"gradient_accumulation_steps": 2}, RESUMED)
+    with pytest.raises(BadInputError, match="the script skips 3 batches of the epoch"):
+        data.skip_first_batches(loader, 3)
+    assert data.skip_first_batches(loader, 4) == range(16, 57)
+    assert data.skip_first_batches(loader, 0) == range(57)
+
+
+@pytest.mark.parametrize(
+    ("passed_over", "is_right"), [(0, True), (7, True), (12, False), (16, True), (40, False), (73, True)]
+)
+def test_batches_that_a_resumed_script_passes_over_by_hand_are_those_that_were_trained(
+    passed_over: int, is_right: bool
+) -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2}, RESUMED)
+    list(loader)  # before the checkpoint is loaded, for statistics
+    accelerator.load_state()
+    given = itertools.chain(loader, loader)
+    for _ in range(passed_over + 1):
+        next(given)
+    with nullcontext() if is_right else pytest.raises(BadInputError, match="2 optimizer steps into an epoch, 16"):
+        accelerator.accumulate()
+
+
+class Restored(BatchSampler):
+    """Batches that go on from the state that they are given."""
+
+    def state_dict(self) -> dict[str, int]:
+        """How far they have come."""
+        return {}
+
+
+class RestoredRows(SequentialSampler):
+    """Rows that do so."""
+
+    def state_dict(self) -> dict[str, int]:
+        """How far they have come."""
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("batch_sampler", "below", "is_told"),
+    [
+        (BatchSampler(range(57), 1, drop_last=False), None, True),
+        (BatchSampler(range(57), 1, drop_last=False), Restored(range(57), 1, drop_last=False), False),
+        (Restored(range(57), 1, drop_last=False), None, False),
+        (BatchSampler(RestoredRows(range(57)), 1, drop_last=False), None, False),
+    ],
+)
+def test_what_may_go_on_by_itself_is_not_said_to_repeat_its_rows(
+    batch_sampler: BatchSampler, below: object, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loader, "batch_sampler", batch_sampler, raising=False)
+    monkeypatch.setattr(Loader, "base_dataloader", below, raising=False)
+    monkeypatch.setattr(Loader, "state_dict", dict, raising=False)  # accelerate's loaders have it in any case
+    script_warnings.reset()
+    accelerator, loader, _ = begun({}, RESUMED)
+    accelerator.load_state()
+    next(iter(loader))
+    accelerator.accumulate()
+    assert script_warnings.told().startswith("the script seems to train its resumed epoch from the beg") is is_told
+    assert bool(script_warnings.told()) is is_told
+    script_warnings.reset()

@@ -1,0 +1,36 @@
+"""The whole runner: a real script, its real hooks on virtual GPUs, and the report that the launcher makes of it all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launches import Place
+
+from memtune.wire.report import Device, Ending
+from memtune_runner.install import install
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "scripts"
+
+
+def test_a_probe_of_a_script_that_trains_is_measured_and_what_it_applied_is_reported(tmp_path: Path) -> None:
+    install(tmp_path / "runner")
+    place = Place(tmp_path / "runner", tmp_path)
+    told = {
+        "MEMTUNE_RUN_KIND": "probe",
+        "MEMTUNE_PROBE_STEPS": "2",
+        "MEMTUNE_ATTEMPT": "",
+        "MEMTUNE_PLAN": "fp32-ddp-none-mb2x1",
+        "MEMTUNE_MICRO_BATCH": "2",
+        "MEMTUNE_ACCUMULATION": "1",
+        "MEMTUNE_GLOBAL_BATCH": "4",
+        "MEMTUNE_SEQUENCE_LENGTH": "32",
+        "MEMTUNE_GPU_MEMORY_BYTES": str(2**30),
+        "MEMTUNE_MEMORY_SHARE": "0.5",
+    }
+    script = str(EXAMPLES / "ddp_loop.py")
+    report = place.run("torchrun", "--nproc_per_node=2", script, ranks=2, told=told).report
+    assert (report.ending, report.device, report.world) == (Ending.SUCCEEDED, Device.VIRTUAL, 2)
+    assert report.steps == 2
+    assert report.memory.peak_allocated_bytes
+    assert report.memory.device_total_bytes == 2**29, "what is not the run's share is not there"
+    assert (report.applied.backend, report.applied.micro_batch) == ("ddp", 2)

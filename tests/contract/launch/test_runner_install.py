@@ -1,0 +1,93 @@
+"""The runner as an init container copies it: complete, readable for all, replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memtune_runner.install import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_copy_is_complete_and_brings_its_own_packages_under_a_private_name(tmp_path: Path) -> None:
+    runner = tmp_path / "memtune" / "runner"
+    assert main(str(runner)) == 0
+    code = (
+        "import sys, memtune_runner.launch.main, memtune.plans.plan\n"
+        "from memtune_runner.vendored import prometheus_client\n"
+        "client = prometheus_client()\n"
+        "print(client.__name__, memtune.__file__, 'pydantic' in sys.modules, 'torch' in sys.modules)\n"
+        "print('prometheus_client' in sys.modules)\n"
+    )
+    # Without the packages of this environment, as in an image that has none of them.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(runner)}, capture_output=True, text=True, check=True
+    )
+    name = "memtune_runner._vendored.prometheus_client"
+    assert done.stdout.split() == [name, str(runner / "memtune" / "__init__.py"), "False", "False", "False"]
+    assert (runner / "memtune_runner" / "_vendored" / "prometheus_client" / "LICENSE").exists()
+
+
+def test_every_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert main(str(tmp_path / "runner")) == 0
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "runner").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+
+
+def test_a_second_copy_replaces_the_first_and_leaves_nothing_else(tmp_path: Path) -> None:
+    runner = tmp_path / "runner"
+    assert main(str(runner)) == 0
+    (runner / "stale.py").write_text("")
+    assert main(str(runner)) == 0
+    assert sorted(each.name for each in runner.iterdir()) == ["memtune", "memtune_runner"]
+    assert list(tmp_path.iterdir()) == [runner]
+
+
+def test_an_installed_runner_installs_itself_again(tmp_path: Path) -> None:
+    """Of an image that has no prometheus-client but ours."""
+    assert main(str(tmp_path / "first")) == 0
+    command = [sys.executable, "-S", "-m", "memtune_runner", "install", str(tmp_path / "second")]
+    subprocess.run(command, env={"PYTHONPATH": str(tmp_path / "first")}, check=True)
+    first, second = (
+        {each.relative_to(d) for each in d.rglob("*.py")} for d in (tmp_path / "first", tmp_path / "second")
+    )
+    assert first == second
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(str(tmp_path / "file" / "runner")) == 1
+    assert "file/runner: " in capsys.readouterr().err
+
+
+def test_what_an_old_python_must_read_it_can_read() -> None:
+    """Python 3.6's grammar, as far as the newer ones know it."""
+    import ast
+
+    package = ROOT / "runner" / "memtune_runner"
+    for name in ("__init__.py", "__main__.py", "old_python.py", "enter/run_worker.py", "enter/sitecustomize.py"):
+        ast.parse((package / name).read_text(), feature_version=(3, 6))
+
+
+def test_an_old_python_is_refused_with_a_report(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.version_info = (3, 8, 1)\n"
+        "from memtune_runner.old_python import refuse_old_python; refuse_old_python()\n"
+    )
+    variables = {
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "core", ROOT / "runner"))),
+        "MEMTUNE_TERMINATION_MESSAGE_PATH": str(tmp_path / "message"),
+    }
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=variables, capture_output=True, text=True)
+    assert done.returncode == 88
+    assert "is Python 3.8.1; MemTune needs 3.10 or newer" in done.stderr
+    assert '"ending": "bad-input", "exitCode": 88' in (tmp_path / "message").read_text()

@@ -1,0 +1,248 @@
+"""The process that traces, whatever the user's code does in it: one sentence, within its limits of time and memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from memtune.wire import environment
+from memtune.wire.trace_message import unpack
+from memtune_runner.launch.processes import descendants
+from memtune_runner.rank.failures import INSTALL
+
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+# Of what a module begins with; the rest is what a user wrote.
+IMPORTS = "import ctypes, mmap, os, signal, subprocess, sys, threading, time, torch; from torch import nn"
+
+
+def call(factory: str, folder: Path, *words: str) -> tuple[list[str], dict[str, str]]:
+    """The command that traces a factory, and its variables; the folder may hold the user's code."""
+    command = [sys.executable, "-m", "memtune_runner", "trace", factory, "--batch", "2", "--sequence-length", "4"]
+    command += ["--memory", "4Gi", "--time-limit", "100", "--output", str(folder / "trace.json"), *words]
+    return command, os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(PROGRAMS), *sys.path])}
+
+
+def refused(factory: str, folder: Path, *limits: str) -> str:
+    """What the process that traces says of a factory that it must refuse."""
+    command, variables = call(factory, folder, *limits)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=variables, timeout=300)
+    assert ended.returncode == 2
+    assert not (folder / "trace.json").exists()
+    (line,) = ended.stdout.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(("volume", "mounted"), [("code", True), ("work", False)])
+def test_a_message_says_whether_the_factory_came_from_a_volume(volume: str, mounted: bool, tmp_path: Path) -> None:
+    """In a working directory that is one, torch must open nothing of its own."""
+    for name in ("code", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "mine.py").write_text("from factories import plain\n")
+    message = tmp_path / "message"
+    words = ["--numerics", "full", "--message", "--output", str(message)]
+    command, variables = call("mine:plain", tmp_path / "code", *words)
+    variables[environment.TRACE_VOLUMES] = f"/nowhere:{tmp_path / volume}"
+    subprocess.run(command, check=True, env=variables, cwd=tmp_path / "work", timeout=300)
+    assert unpack(message.read_text()).mounted is mounted
+
+
+@pytest.mark.parametrize(
+    ("factory", "limits", "words"),
+    [
+        (
+            "factories:endless",
+            ["--time-limit", "20"],
+            f"longer than it may, 20 s, while the factory was called, in {PROGRAMS / 'factories.py'}, line ",
+        ),
+        ("factories:greedy", [], "factories.py, line"),
+        ("factories:hoarding", [], "tracing stopped in Hoarding, operator"),
+    ],
+)
+def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_path: Path) -> None:
+    assert words in refused(factory, tmp_path, *limits)
+
+
+def test_what_has_been_told_is_the_last_word(tmp_path: Path) -> None:
+    """Whatever the user's module leaves behind: a thread that waits, or what prints when Python ends."""
+    lines = (
+        "import atexit, sys, threading",
+        "threading.Thread(target=threading.Event().wait).start()",
+        "atexit.register(lambda: print('ended', file=sys.stderr))",
+        "1 / 0",
+    )
+    (tmp_path / "ending.py").write_text("\n".join(lines))
+    assert "raised ZeroDivisionError: division by zero in" in refused("ending:build", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import torch; HELD = torch.ones(1 << 36)", "took more host memory than it may in"),
+        ("HELD = bytearray(1 << 40)", "took more host memory than it may in"),
+        ("import torch; torch.zeros(1).cuda()", "there is no GPU where a model is traced"),
+        ("import sys; sys.exit(0)", "raised SystemExit: 0 in"),
+        ("import torch; torch.ops.load_library('/nowhere/kernels.so')", "/nowhere/kernels.so"),
+        ("raise ValueError('two\\nlines')", "raised ValueError: two in"),
+        ("import no_library.of_models", f"line 1, which is not installed; {INSTALL}"),
+    ],
+)
+def test_what_a_module_does_when_it_is_imported(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "importing.py").write_text(f"{line}\n")
+    told = refused("importing:build", tmp_path)
+    assert told.startswith("factory 'importing:build': importing importing ")
+    assert words in told
+    assert "importing.py, line 1" in told
+
+
+def factory_of(line: str, folder: Path) -> str:
+    """A factory that does this, and returns a good model if it comes to that."""
+    (folder / "mine.py").write_text(
+        f"{IMPORTS}\nfrom factories import plain as good\n\ndef build():\n {line}\n return good(2, 4)\n"
+    )
+    return "mine:build"
+
+
+def model_of(line: str, folder: Path) -> str:
+    """A model whose inner module does this."""
+    lines = (
+        IMPORTS,
+        "class Inner(nn.Module):",
+        " def forward(self, hidden):",
+        f"  {line}",
+        "  return hidden",
+        "class Outer(nn.Module):",
+        " def __init__(self):",
+        "  super().__init__()",
+        "  self.first, self.inner = nn.Linear(8, 8), Inner()",
+        " def forward(self, hidden):",
+        "  return self.inner(self.first(hidden)).sum()",
+        "def build():",
+        " return Outer(), torch.zeros(2, 8)",
+    )
+    (folder / "mine.py").write_text("\n".join(lines))
+    return "mine:build"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("os._exit(3)", "the process ended itself with exit code 3 while the factory was called; "),
+        ("ctypes.string_at(0)", "ended by signal 11 (SIGSEGV) while the factory was called, in {file}, line 5; "),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "(SIGKILL) while the factory was called; the kernel does that where"),
+        ("os.fork() or ctypes.string_at(0); os.wait(); os._exit(3)", "with exit code 3 while the factory was called; "),
+        ("sys.exit(4)", "raised SystemExit: 4 in {file}, line 5; a factory and its model must not end Python"),
+        ("raise KeyboardInterrupt", "raised KeyboardInterrupt: no message in {file}, line 5; a factory and its model"),
+        ("raise type('Own', (BaseException,), {})('hi')", "raised Own: hi in {file}, line 5; the factory must build"),
+        ("raise type('Bad', (Exception,), {'__str__': lambda _: 1 / 0})", "raised Bad: no message in {file}, line 5"),
+        ("raise ValueError('y' * 10**7)", "raised ValueError: yyy"),
+        ("os.closerange(0, 4096); 1 / 0", "raised ZeroDivisionError: division by zero in {file}, line 5"),
+        ("os.remove(__file__); os.chdir('/'); 1 / 0", "raised ZeroDivisionError: division by zero in {file}, line 5"),
+    ],
+)  # fmt: skip
+def test_how_a_factory_ends_its_process_is_told_as_what_it_is(line: str, words: str, tmp_path: Path) -> None:
+    told = refused(factory_of(line, tmp_path), tmp_path)
+    assert words.format(file=tmp_path / "mine.py") in told
+    assert "--memory" not in told
+    assert len(told) < 1000
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("os._exit(3)", "the process ended itself with exit code 3 while the model was run, in inner; "),
+        ("ctypes.string_at(0)", "(SIGSEGV) while the model was run, in inner, in {file}, line 4; "),
+        ("sys.exit(4)", "tracing stopped in inner, operator aten.addmm.default, in {file}, line 4: SystemExit: 4; a"),
+    ],
+)
+def test_a_model_that_ends_its_process_is_told_with_its_module(line: str, words: str, tmp_path: Path) -> None:
+    told = refused(model_of(line, tmp_path), tmp_path)
+    assert words.format(file=tmp_path / "mine.py") in told
+    assert "--memory" not in told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "held = mmap.mmap(-1, 1 << 30); [held.write(bytes(1 << 26)) for _ in range(16)]; time.sleep(99)",
+        "held = open(os.memfd_create('x'), 'wb'); [held.write(bytes(1 << 26)) for _ in range(20)]; time.sleep(99)",
+        "[os.fork() for _ in range(3)]; held = b'x' * (1 << 27); time.sleep(99)",
+    ],
+    ids=["shared", "file in memory", "forks"],
+)
+def test_memory_that_no_limit_of_one_process_counts_is_counted(line: str, tmp_path: Path) -> None:
+    told = refused(factory_of(line, tmp_path), tmp_path, "--memory", "1Gi")
+    assert "the factory took more host memory than it may, 1.0 GiB with what its processes share, while the f" in told
+    assert f"in {tmp_path / 'mine.py'}, line 5; make tensors" in told
+
+
+def test_a_pod_leaves_last_words_though_its_factory_leaves_none(tmp_path: Path) -> None:
+    message = tmp_path / "message"
+    told = refused(factory_of("os._exit(3)", tmp_path), tmp_path, "--message", "--output", str(message))
+    assert message.read_text() == told
+
+
+def test_a_process_that_answers_nothing_is_ended(tmp_path: Path) -> None:
+    """It blocks what signals it can, and waits in C."""
+    line = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); ctypes.CDLL(None).sleep(1000)"
+    told = refused(factory_of(line, tmp_path), tmp_path, "--time-limit", "20")
+    assert told.startswith("tracing took longer than it may, 20 s, while the factory was called")
+
+
+def traced(factory: str, folder: Path, started_by: Sequence[str] = ()) -> str:
+    """What the process that traces prints of a factory that it must take."""
+    command, variables = call(factory, folder, "--numerics", "full", "--output", "trace.json")
+    ended = subprocess.run(
+        [*started_by, *command], check=True, capture_output=True, text=True, cwd=folder, env=variables, timeout=300
+    )
+    assert ended.stdout == ""
+    assert (folder / "trace.json").exists()
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "subprocess.Popen(['sleep', '1000'], start_new_session=True)",
+        "os.fork()",
+        "threading.Thread(target=threading.Event().wait).start()",
+        "sys.stdout.close(); os.close(1); os.close(2)",
+        "os.chdir('/'); print('x' * (1 << 26))",
+    ],
+    ids=["a child that stays", "a fork that goes on", "a thread", "closed streams", "elsewhere, and talking"],
+)
+def test_what_a_factory_leaves_behind_keeps_no_trace_from_its_end(line: str, tmp_path: Path) -> None:
+    started = time.monotonic()
+    traced(factory_of(line, tmp_path), tmp_path)
+    assert time.monotonic() - started < 50
+
+
+def test_a_machine_that_allows_less_memory_than_the_trace_may_take_keeps_its_own_limit(tmp_path: Path) -> None:
+    below = ["sh", "-c", 'ulimit -d 3145728; exec "$@"', "sh"]
+    assert traced("factories:plain", tmp_path, below) == ""
+
+
+def test_what_must_not_be_printed_is_not(tmp_path: Path) -> None:
+    command, variables = call("factories:printing", tmp_path, "--numerics", "full", "--quiet")
+    assert subprocess.run(command, check=True, capture_output=True, env=variables, timeout=300).stderr == b""
+
+
+def test_nothing_is_left_of_what_traces_when_it_is_asked_to_end(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    line = f"subprocess.Popen(['sleep', '1000'], start_new_session=True); open({str(started)!r}, 'w'); time.sleep(99)"
+    command, variables = call(factory_of(line, tmp_path), tmp_path)
+    with subprocess.Popen(command, env=variables) as process:
+        while not started.exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        left = descendants(process.pid)
+        assert len(left) == 2
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert not [each for each in left if Path(f"/proc/{each}").exists()]

@@ -1,0 +1,65 @@
+"""Trainings with transformers' Trainer whose length is told from outside; each evaluates, the calls after another one.
+
+``SAVES_IN`` is the directory in which each call of ``train`` has one of its own, unless they share it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
+
+from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts
+from torch.utils.data import IterableDataset
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, nargs="+", default=[2], help="of each call of train")
+parser.add_argument("--drop-last", action="store_true")
+parser.add_argument("--stream", action="store_true")
+parser.add_argument("--stop-after", type=int)
+parser.add_argument("--share", action="store_true", help="one directory, for at most one save of each call")
+parser.add_argument("--resume", help="what each call is told to resume from")
+own = parser.parse_args()
+rows = RandomTokens(21, 32)
+
+
+class StopEarly(TrainerCallback):
+    """Stands for early stopping."""
+
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:  # type: ignore[override]  # names that are not used
+        control.should_training_stop |= state.global_step == own.stop_after
+
+
+class Streamed(IterableDataset[Any]):
+    """Rows without an end."""
+
+    def __iter__(self) -> Any:
+        return (rows[number % len(rows)] for number in itertools.count())
+
+
+for number, epochs in enumerate(own.epochs, 1):
+    trainer = Trainer(
+        model=tiny_llama(),
+        args=TrainingArguments(
+            output_dir=str(Path(os.environ["SAVES_IN"]) / ("" if own.share else f"call-{number}")),
+            save_total_limit=1 if own.share else None,
+            num_train_epochs=epochs,
+            max_steps=epochs * 3 if own.stream else -1,
+            eval_strategy="no" if own.stream else "epoch",
+            dataloader_drop_last=own.drop_last,
+            save_steps=2,
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        train_dataset=Streamed() if own.stream else rows,
+        eval_dataset=RandomTokens(7, 32),
+        callbacks=[StopEarly()],
+    )
+    trainer.train(resume_from_checkpoint=own.resume)
+    print(f"call {number} came to step {trainer.state.global_step} of {trainer.state.max_steps}", flush=True)

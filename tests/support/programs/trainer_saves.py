@@ -1,0 +1,58 @@
+"""A fine-tune with transformers' Trainer that saves every second step, and may be killed in the middle of a save.
+
+``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save it does not survive; ``KEPT`` how many of its
+checkpoints it keeps, 1 if it is not given.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
+
+import torch
+from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+save = torch.save
+
+
+class TellLoss(TrainerCallback):
+    """Prints what each step lost, in full."""
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:  # type: ignore[override]  # names that are not used
+        if logs and "loss" in logs:
+            print(f"step {state.global_step} of {state.max_steps} loss {logs['loss']} lr {logs['learning_rate']:.6e}")
+
+
+def save_or_die(*args: Any, **kwargs: Any) -> None:
+    if trainer.state.global_step == int(os.environ.get("KILLED_AT", "0")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    save(*args, **kwargs)
+
+
+torch.save = save_or_die
+trainer = Trainer(
+    model=tiny_llama(),
+    args=TrainingArguments(
+        output_dir=os.environ["SAVES_IN"],
+        num_train_epochs=2,
+        learning_rate=1e-3,
+        report_to="none",
+        save_strategy="steps",
+        save_steps=2,
+        save_total_limit=int(os.environ.get("KEPT", "1")),
+        logging_steps=1,
+        disable_tqdm=True,
+    ),
+    train_dataset=RandomTokens(36, 32),
+    callbacks=[TellLoss()],
+)
+# Scripts do this, and it would take a checkpoint that was never completed.
+trainer.train(resume_from_checkpoint=True)
+assert trainer.optimizer is not None
+print(f"fused {trainer.optimizer.param_groups[0]['fused']}")

@@ -1,0 +1,85 @@
+"""The accuracy that the documents claim is what the published peaks in the repository give."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from pathlib import Path
+
+import accuracy
+import accuracy_device
+import first_scores
+import pytest
+from accuracy_rows import read_rows
+
+ROOT = Path(__file__).parents[3]
+PEAKS = ROOT / "bench" / "data" / "measured_memory.csv"
+
+
+def test_every_peak_can_be_scored_and_names_its_source() -> None:
+    rows, remarks = read_rows(PEAKS)
+    assert (len(rows), remarks) == (102, [])
+    # A commit, or a pull request, which has commits.
+    with PEAKS.open(newline="", encoding="utf-8") as file:
+        sources = [row["source"] for row in csv.DictReader(file)]
+    assert [source for source in sources if not re.search(r"@[0-9a-f]{7,}|/pull/\d+", source)] == []
+
+
+def test_the_documents_quote_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy.main([str(PEAKS), "--leave-one-source-out"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("n=102 ")
+    assert last in (ROOT / "bench/results/accuracy.md").read_text().splitlines()
+    assert f"| {last} |" in (ROOT / "docs" / "accuracy.md").read_text()
+
+
+def test_every_unseen_peak_can_be_scored_and_names_its_source() -> None:
+    rows, remarks = read_rows(first_scores.UNSEEN)
+    assert remarks == []
+    assert len({row.id for row in rows}) == len(rows)
+    with first_scores.UNSEEN.open(newline="", encoding="utf-8") as file:
+        sources = [row["source"] for row in csv.DictReader(file)]
+    named = r"@[0-9a-f]{7,}|/(pull|issues)/\d+|gist\.github\.com/\w+/[0-9a-f]{32}"
+    assert [source for source in sources if not re.search(named, source)] == []
+
+
+def test_no_constant_is_fitted_on_a_source_that_has_a_first_score() -> None:
+    fitted, _ = read_rows(PEAKS)
+    unseen, _ = read_rows(first_scores.UNSEEN)
+    assert {row.source for row in fitted} & {row.source for row in unseen} == set()
+
+
+def test_every_first_score_has_its_row_and_every_row_its_first_score() -> None:
+    rows, _ = read_rows(first_scores.UNSEEN)
+    kept = {(score.source, score.id, score.metric, score.measured) for score in first_scores.read_scores()}
+    assert kept == {(row.source, row.id, row.metric, row.peak_bytes) for row in rows}
+
+
+def test_first_scores_are_only_ever_appended_to() -> None:
+    # The first eight sources and the head of the table. A later source comes after them, and changes nothing here.
+    first = first_scores.SCORES.read_bytes().splitlines(keepends=True)[:166]
+    assert (
+        hashlib.sha256(b"".join(first)).hexdigest()
+        == "34c5f4b337cd219985d9abcdd3345d0a3ad97c94a64c1fc48c91f13adccd05c9"
+    )
+
+
+def test_the_documents_quote_the_first_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    first_scores.main([])
+    page = capsys.readouterr().out
+    assert (ROOT / "bench/results/first-scores.md").read_text() == page
+    last = page.splitlines()[-1]
+    assert last in (ROOT / "README.md").read_text().splitlines()
+    document = (ROOT / "docs" / "accuracy.md").read_text()
+    assert f"| {last} |" in document
+    by_source = [line for line in page.split("| metric |")[0].splitlines() if line.startswith("|")]
+    assert [line for line in by_source if line not in document.splitlines()] == []
+
+
+def test_the_documents_quote_the_scores_of_device(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy_device.main()
+    lines = capsys.readouterr().out.splitlines()
+    document = (ROOT / "docs" / "accuracy.md").read_text()
+    assert f"| {lines[-1]} |" in document
+    assert [line for line in lines[: lines.index("")] if line not in document.splitlines()] == []

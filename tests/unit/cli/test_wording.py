@@ -1,0 +1,52 @@
+"""Words and numbers of the pages: nothing counted wrongly, nothing shown that is nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memtune_cli.main import main
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+ONE_GPU = [str(EXAMPLES / "qlora-24gb.yaml"), str(EXAMPLES / "quickstart.yaml")]
+WRONG = re.compile(r"(?<![\d.,])1 (GPUs|ranks|more families|nodes)|/ 1 rank|\(0 x |of it 0\.0 GiB|\(0\.0–")
+
+
+@pytest.mark.parametrize("file", ONE_GPU, ids=["qlora", "quickstart"])
+@pytest.mark.parametrize("command", ["plan", "explain"])
+def test_one_of_a_thing_is_no_plural_and_nothing_is_not_shown(
+    command: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, file]) == 0
+    page = capsys.readouterr().out
+    assert WRONG.findall(page) == []
+    # Of the legend: what would be shown as nothing is summed up in one entry, and left out if that is nothing too.
+    assert not re.search(r"^  \S (\w| )+ 0\.0 GiB", page, re.MULTILINE)
+
+
+def test_a_family_that_is_left_out_of_the_table_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = yaml.safe_load((EXAMPLES / "llama-7b-8gpu.yaml").read_text())
+    job["spec"]["resources"] = {"gpusPerNode": 8, "gpuMemory": "6Gi"}
+    # ddp, z0 to z3 and two of fsdp are seven, and six are shown.
+    job["spec"]["tuning"]["space"] = {
+        "checkpointing": ["none"],
+        "backends": ["ddp", "deepspeed", "fsdp"],
+        "fsdpStrategies": ["full", "shard-grad-op"],
+    }
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job))
+    assert main(["plan", str(file)]) == 1
+    assert "… and 1 more family; " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["plan"], ["estimate", "--plan", "fp32-ddp-full-mb8x8"]])
+def test_no_speed_is_foretold_for_a_virtual_gpu(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It computes on CPUs, however fast the GPU whose memory is nearest."""
+    assert main([*command, str(EXAMPLES / "quickstart.yaml")]) == 0
+    page = capsys.readouterr().out
+    assert "quickstart on 1 × virtual GPU of 256 MiB, 64 sequences" in " ".join(page.split())
+    assert "tokens/s" not in page
+    assert page.count("Speed        -  (a virtual GPU computes on CPUs, whose speed is not predicted") == 1

@@ -1,0 +1,46 @@
+"""The images' lock files against the development environment's: what is tested is what is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def requirements(path: str) -> dict[str, set[str]]:
+    """Each locked version (with its marker) and its hashes."""
+    found: dict[str, set[str]] = {}
+    name = ""
+    for line in (ROOT / path).read_text().splitlines():
+        words = line.removesuffix("\\").strip()
+        if line.startswith(" "):
+            found[name].add(words)
+        else:
+            name = words.partition(" ")[0]
+            found.setdefault(name, set())
+    return found
+
+
+@pytest.mark.parametrize("lock", ["images/operator", "images/runner", "tools/demo", "tools/demo-local"])
+def test_images_and_the_demo_hold_what_was_tested(lock: str) -> None:
+    tested = requirements("tools/dev.lock")
+    shipped = requirements(f"{lock}.lock")
+    assert {name: tested.get(name) for name in shipped} == shipped
+
+
+def test_the_demo_without_a_cluster_holds_what_a_local_run_imports() -> None:
+    held = {name.partition("==")[0] for name in requirements("tools/demo-local.lock")}
+    assert {"optuna", "pydantic", "pyyaml", "shtab", "sympy"} <= held
+    assert {"torch", "deepspeed", "helm-python-sdk"}.isdisjoint(held)
+
+
+def test_the_images_hold_what_they_are_for() -> None:
+    operator, runner = (
+        {name.partition("==")[0] for name in requirements(f"images/{i}.lock")} for i in ("operator", "runner")
+    )
+    assert {"kopf", "kubernetes", "optuna", "prometheus-client", "pydantic"} <= operator
+    assert {"torch", "deepspeed", "sqlalchemy"}.isdisjoint(operator)
+    assert {"deepspeed", "prometheus-client"} <= runner
+    assert {"kopf", "kubernetes", "optuna"}.isdisjoint(runner)

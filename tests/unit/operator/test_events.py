@@ -1,0 +1,24 @@
+"""The events of a job, in the order in which `kubectl describe` shows them."""
+
+from __future__ import annotations
+
+from simulated_events import heard_to_its_end
+
+
+def test_events_of_one_second_are_shown_as_the_story_that_they_tell() -> None:
+    cluster = heard_to_its_end()
+    # A second is all that an event's time tells, so that what is told within one stays in the order of the names.
+    shown = [f"{told['reason']}: {told['message']}" for _, told in sorted(cluster.objects.items())]
+    assert shown == cluster.events
+    assert [line.partition(": ")[0] for line in shown] == [
+        "Predicted",
+        "ProbeBudget",
+        "ProbeStarted",
+        "ProbeEnded",
+        "ProbeStarted",
+        "ProbeEnded",
+        "Measured",
+        "Launched",
+        "AttemptEnded",
+        "Succeeded",
+    ]
