@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from contracts import contract
+from crd_schemas import contract
 from kubernetes import client
 from operator_process import until_served
 from pods import Cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heard import heard_to_its_end
+from simulated_events import heard_to_its_end
 
 from dev.cluster import binaries
 from memtune.api import API_VERSION, KIND

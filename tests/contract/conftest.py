@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from api_answers import JOB, ApiServer, api_server, found
-from kept_apart import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
+from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
 from terminals import _plain_terminal  # noqa: F401  # the same
 from told_job import told_job
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from apart import apart
 from launches import Place
 from on_device import counters_of_cuda_follow, expandable_segments_fragment_less, who_held_the_memory
+from own_process import apart
 from recovery import given_less_after_a_step, trainer
 
 from memtune.wire.report import Device

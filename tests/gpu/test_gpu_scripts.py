@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from followed import PROBE, fine_tune, followed
-from watched import SCRIPTS, run
+from watched import PROBE, SCRIPTS, fine_tune, followed, run
 
 from memtune.wire.report import Device
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from apart import apart
 from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
+from own_process import apart
 
 from memtune.wire.report import Device
 

@@ -1,4 +1,4 @@
-"""Ten small models and one training loop, the reference for the virtual GPU."""
+"""Small models, and the training loop that the virtual GPU's truth is taken from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from memtune_runner.tracing.factory import Subject
 
 VOCABULARY = 128
 
@@ -28,7 +30,7 @@ class Blocks(nn.Module):
 
 
 def _checkpointed(block: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    # The saved random state is in host memory on a GPU too; the profiler would count it here.
+    # The saved state of the random numbers lies in host memory on a GPU too; the profiler would count it here.
     return cast(torch.Tensor, checkpoint(block, hidden, use_reentrant=False, preserve_rng_state=False))
 
 
@@ -58,7 +60,7 @@ class FusedAttention(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token visits one expert, so shapes depend on the data."""
+    """Each token visits one expert: shapes that depend on the data."""
 
     def __init__(self, width: int, count: int) -> None:
         super().__init__()
@@ -88,7 +90,7 @@ class Adapted(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU written out step by step, so that its states are separate tensors."""
+    """A GRU written out step by step, so that its states are tensors of their own."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -103,10 +105,10 @@ class Recurrent(nn.Module):
 
 
 class Case(NamedTuple):
-    """A model, its inputs, and whether its count must be exact.
+    """One model, its inputs, and whether the count must be exact.
 
-    It is not exact if the CPU's kernels use temporaries (convolutions, group norm, flash attention). If several
-    gradients add up in one tensor, a dispatch mode makes torch hold one more: ``excess_bytes``.
+    It cannot be where the CPU's kernels use temporaries (convolutions, group norm, flash attention). Where several
+    gradients meet in one tensor, a dispatch mode makes torch hold one gradient more: ``excess_bytes``.
     """
 
     blocks: Callable[[], list[nn.Module]]
@@ -141,7 +143,7 @@ def _image(block: Callable[[], nn.Module], exact: bool) -> Case:
 
 def _encoder_layer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
-    layer.self_attn.dropout = 0.0  # the virtual GPU's dropout in attention is a GPU's, not the CPU's
+    layer.self_attn.dropout = 0.0  # the virtual GPU attends with dropout as a GPU does, not as the CPU
     return layer
 
 
@@ -160,7 +162,7 @@ CASES: dict[str, Case] = {
 
 
 class Trained(NamedTuple):
-    """A model with its optimizer and its wrapper."""
+    """A model with its optimizer, under whatever wraps them."""
 
     forward: Callable[[torch.Tensor], torch.Tensor]
     backward: Callable[[torch.Tensor], object]
@@ -168,7 +170,7 @@ class Trained(NamedTuple):
 
 
 def alone(model: nn.Module) -> Trained:
-    """Train on one rank with plain torch."""
+    """One rank and plain torch."""
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
 
     def step() -> None:
@@ -185,7 +187,7 @@ def train(
     step_ended: Callable[[], None],
     wrap: Callable[[Blocks], Trained] = alone,
 ) -> None:
-    """Build the model and train it, reporting the end of each step; everything is freed when it returns."""
+    """Build the model and train it, telling the end of each step; everything is gone when it returns."""
     torch.manual_seed(0)
     trained = wrap(Blocks(case.stem(), case.blocks(), case.head(), checkpointed))
     for _ in range(steps):
@@ -194,3 +196,34 @@ def train(
         trained.step()
         del loss
         step_ended()
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = functional.gelu(self.up(hidden))
+        return torch.add(hidden, self.down(wide))
+
+
+class Partly(nn.Module):
+    """Some weights get no gradient, and some have fewer rows than there are ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(128, 2048)
+        self.positions = nn.Parameter(torch.zeros(1, 64, 128))
+        self.layers = nn.ModuleList(Layer() for _ in range(4))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self.positions
+        for number, layer in enumerate(self.layers):
+            with torch.set_grad_enabled(number > 0):
+                hidden = layer(hidden)
+        return hidden.square().mean()
+
+
+def partly() -> Subject:
+    return Subject(Partly(), lambda rows: torch.zeros(rows, 64, 128), lambda model, batch: model(batch))

@@ -1,18 +1,20 @@
-"""Starts the workers of a small run on virtual GPUs and reads their reports."""
+"""Runs small trainings on virtual GPUs and reads what each rank reported; checks that a probe followed its plan."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune.wire.report import Report, read_report
+from memtune.wire.applied import mismatch
+from memtune.wire.report import Device, Ending, Report, read_report
 from memtune_runner.rank.ranks import Rank, report_path
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +24,7 @@ LIMIT_SECONDS = 240
 
 
 class Outcome(NamedTuple):
-    """The result of one rank."""
+    """What one rank came to."""
 
     exit_code: int
     report: Report
@@ -32,7 +34,7 @@ class Outcome(NamedTuple):
 def run(
     script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks; ``variables`` without their prefix MEMTUNE_."""
+    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
     return run_by(WORKER, script, plan, directory, world, arguments, **variables)
 
 
@@ -45,12 +47,12 @@ def run_by(
     arguments: Sequence[str] = (),
     **variables: str,
 ) -> list[Outcome]:
-    """The same with a custom worker."""
+    """Run it by a worker of one's own."""
     parsed = Plan.parse(plan)
     own = [str(ROOT / each) for each in ("core", "runner")]
     environment = {
         **os.environ,
-        # Besides our own paths, the caller's additional ones, such as separate libraries.
+        # Beside our own what the caller's Python has beyond its own directory, such as libraries put aside.
         "PYTHONPATH": os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])]),
         "MEMTUNE_PLAN": plan,
         "MEMTUNE_MICRO_BATCH": str(parsed.micro_batch),
@@ -101,3 +103,38 @@ def _free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}
+
+
+def followed(outcomes: list[Outcome], plan: str, device: Device = Device.VIRTUAL) -> None:
+    """Every rank ended well after its steps, and did what the plan says."""
+    for outcome in outcomes:
+        report = outcome.report
+        assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
+        assert mismatch(Plan.parse(plan), report.applied, len(outcomes), is_probe=True) == ""
+        assert (report.steps, report.device, report.length_covered) == (2, device, True)
+        assert report.memory.peak_reserved_bytes
+
+
+def save_tiny_model(directory: Path) -> None:
+    """A model of four layers and a tokenizer of four words, as from_pretrained takes them."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[UNK]")  # type: ignore[no-untyped-call]  # it has no types
+    tokenizer.save_pretrained(directory)
+    runpy.run_path(str(SCRIPTS / "tiny_model.py"))["tiny_llama"]().save_pretrained(directory)
+
+
+def fine_tune(directory: Path) -> list[str]:
+    """The arguments of examples/scripts/finetune.py for a LoRA of a tiny model on a file of texts."""
+    texts = directory / "train.jsonl"
+    save_tiny_model(directory / "model")
+    texts.write_text('{"text": "one two three"}\n' * 32)
+    return [f"--model={directory / 'model'}", f"--data={texts}", "--lora=4", f"--output={directory}"]

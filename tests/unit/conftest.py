@@ -4,7 +4,7 @@ import gc
 
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
-from kept_apart import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
+from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
 
 # A deadline would measure the machine. Tests with a wide space ask for more examples themselves.
 settings.register_profile("unit", deadline=None, max_examples=20, derandomize=True, database=None)

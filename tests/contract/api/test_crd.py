@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from api_server import nodes, with_defaults
-from schema_refusals import refusals
+from crd_schemas import refusals
 
 from memtune.api import load_job
 from memtune.api.crd import crd, object_schema

@@ -16,9 +16,9 @@ import yaml
 from api_server import Broken, broken_rules, nodes, with_defaults
 from broken_rules import BROKEN, GOOD, fixed
 from cel_cost import CRD_LIMIT, RULE_LIMIT, UnboundedError, rule_cost
+from crd_schemas import keeps_rules_from_running, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schema_refusals import keeps_rules_from_running, refusals
 from spec_rules import job, spec
 from whole_job import WHOLE, put
 from wrong_values import wrong_values

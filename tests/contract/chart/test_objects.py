@@ -9,9 +9,8 @@ import helm_python
 import pytest
 import yaml
 from chart_values import MONITORED, VALUE_SETS
-from contracts import contract, schema_of
+from crd_schemas import contract, refusals, schema_of
 from helm_chart import CHART, FULL_NAME, NAMESPACE, ROOT, Manifest, objects, of_kind, only, pod_specs, render
-from schema_refusals import refusals
 from strict_models import validate
 
 MODELS = {

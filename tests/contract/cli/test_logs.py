@@ -8,9 +8,8 @@ import sys
 from typing import Any
 
 import pytest
-from api_answers import JOB, PODS, ApiServer, found, listed, refusal
+from api_answers import BATCH_JOBS, JOB, JOB_SETS, POD, PODS, ApiServer, answer_with_a_job_set, found, listed, refusal
 from cli_jobs import refused
-from job_set_pods import BATCH_JOBS, JOB_SETS, POD, answer_with_a_job_set
 from told_job import NAME, told_job
 
 from memtune.wire.report import LOG_MARK, Ending, Report

@@ -5,8 +5,20 @@ from __future__ import annotations
 import sys
 
 import pytest
-from api_answers import JOB, JOBS, PODS, ApiServer, events, found, listed, refusal
-from job_set_pods import JOB_SETS, POD, answer_with_a_job_set, job_of_a_job_set
+from api_answers import (
+    JOB,
+    JOB_SETS,
+    JOBS,
+    POD,
+    PODS,
+    ApiServer,
+    answer_with_a_job_set,
+    events,
+    found,
+    job_of_a_job_set,
+    listed,
+    refusal,
+)
 from terminals import Terminal
 from told_job import MESSAGE, NAME, ended_well, still_probing, told_job
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import pytest
 from decided import SAVED, die, launched
+from history_moves import WEIGHTED, Move, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moves import WEIGHTED, Move, play
 from small_jobs import factory_job, make_job
 
 from memtune.api.job import Job

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import kept_apart
+import isolation
 import pytest
 
 from dev.cluster.layout import MONITORING_LOCK, STATE
@@ -49,19 +49,19 @@ def bind(address: tuple[str, int]) -> None:
     ],
 )
 def test_what_is_not_a_tests_own_is_refused(act: Callable[[], object], said: str) -> None:
-    with pytest.raises(kept_apart.BreachError) as refused:
+    with pytest.raises(isolation.BreachError) as refused:
         act()
     assert str(refused.value).startswith(said)
-    assert kept_apart.breaches == [str(refused.value)]
-    kept_apart.breaches.clear()
+    assert isolation.breaches == [str(refused.value)]
+    isolation.breaches.clear()
     assert not ELSEWHERE.exists()
 
 
 def test_a_rename_out_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(kept_apart.BreachError, match=f"os.rename of {ELSEWHERE}"):
+    with pytest.raises(isolation.BreachError, match=f"os.rename of {ELSEWHERE}"):
         (tmp_path / "file").rename(ELSEWHERE)
-    kept_apart.breaches.clear()
+    isolation.breaches.clear()
 
 
 def test_a_tests_own_directory_and_loopback_are_free(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_tests_own_directory_and_loopback_are_free(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "folder")
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect(server.getsockname())
-    assert kept_apart.breaches == []
+    assert isolation.breaches == []
 
 
 def test_home_is_the_tests_own_for_children_as_well(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -82,6 +82,6 @@ def test_home_is_the_tests_own_for_children_as_well(tmp_path_factory: pytest.Tem
     assert said == [str(own / "home"), str(own), "None"]
 
 
-@pytest.mark.parametrize("name", kept_apart.VARIABLES)
+@pytest.mark.parametrize("name", isolation.VARIABLES)
 def test_variables_that_lead_elsewhere_are_gone(name: str) -> None:
     assert name not in os.environ

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from described import CONFIGS, LENGTH, traced
+from described_models import CONFIGS, LENGTH, traced
 from gpu_trace import traced_model
 from torch.nn import functional
 

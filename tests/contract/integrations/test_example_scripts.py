@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from followed import PROBE, fine_tune, followed
-from watched import SCRIPTS, run, run_by
+from watched import PROBE, SCRIPTS, fine_tune, followed, run, run_by
 
 from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch

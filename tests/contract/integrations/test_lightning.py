@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from followed import PROBE, followed
-from watched import SCRIPTS, run
+from watched import PROBE, SCRIPTS, followed, run
 
 from memtune.wire.report import Ending
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from described import CONFIGS, LENGTH, RANK, traced
+from described_models import CONFIGS, LENGTH, RANK, traced
 from gpu_pairs import LENGTH as GPU_LENGTH
 from gpu_pairs import MODELS, Pair, workload
 from gpu_trace import traced_model

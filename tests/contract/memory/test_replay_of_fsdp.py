@@ -7,7 +7,7 @@ from collections.abc import Callable
 import fake_ranks
 import pytest
 import torch
-from partly import Layer, Partly
+from small_models import Layer, Partly
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from truth import WORLD, counted, predicted, replayer

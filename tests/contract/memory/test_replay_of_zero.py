@@ -10,7 +10,7 @@ from typing import Any
 import fake_ranks
 import pytest
 import torch
-from partly import partly
+from small_models import partly
 from truth import WORLD, counted, predicted, replayer
 from truth_models import MODELS
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts import contract, schema_of
+from crd_schemas import contract, refusals, schema_of
 from run_cases import CASES, PROBE, RUNNER_IMAGE, job
-from schema_refusals import refusals
 from strict_models import validate
 
 from memtune.wire import environment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import watched
-from resumes import PROGRAMS, Whole
+from resumed_training import PROGRAMS, Whole
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from resumes import Whole
+from resumed_training import Whole
 
 from memtune.plans.resume import Way
 

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from followed import PROBE
-from watched import SCRIPTS, run
+from watched import PROBE, SCRIPTS, run
 
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan

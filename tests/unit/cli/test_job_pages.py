@@ -1,6 +1,6 @@
-"""The pages of a job's view, against golden texts, on screens of all widths, and as HTML.
+"""The pages that show a job's story, against golden texts, on screens of all widths, and as HTML.
 
-After an intended change, rewrite the golden files with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+After a change that is meant, write the golden files anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/unit/cli``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN = Screen(width=100, colours=False, unicode=True)
 
 
 def ranks(count: int = 8) -> Ranks:
-    """Return ranks that were scraped twice, the last one fuller than the others."""
+    """Ranks that have been looked at twice, the last one fuller than the others."""
     found = Ranks("llama-7b-train-2")
     for steps in (18, 20):
         found.seen(steps * 31.7, [Reading(rank, _values(rank, steps)) for rank in range(count)])
@@ -107,7 +107,7 @@ def test_a_job_of_nothing_has_pages() -> None:
 
 
 class Tags(HTMLParser):
-    """Checks that every tag is closed, and collects external resources."""
+    """Whether every tag that opens is closed, and whatever would be fetched from elsewhere."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Tags(HTMLParser):
         self.fetched += [f"{tag} {name}" for name, _ in attributes if name in names]
 
     def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        """Accept a self-closing tag."""
+        """It closes itself."""
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag

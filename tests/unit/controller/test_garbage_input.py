@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from broken_texts import texts
 from decided import probed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nasty import texts
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 

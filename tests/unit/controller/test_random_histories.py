@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from history_moves import WEIGHTED, Move, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moves import WEIGHTED, Move, play
 from small_jobs import factory_job, make_job, template
 
 from memtune.api.job import Job

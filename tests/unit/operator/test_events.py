@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heard import heard_to_its_end
+from simulated_events import heard_to_its_end
 
 
 def test_events_of_one_second_are_shown_as_the_story_that_they_tell() -> None:

@@ -10,9 +10,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from broken_texts import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nasty import texts
 from tiny_rehearsal import ARCHITECTURE
 
 from memtune.api import Job, load_job

@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from broken_texts import texts
 from hypothesis import given
 from hypothesis import strategies as st
-from nasty import texts
 
 from memtune.wire.pruning import Pruned
 from memtune.wire.report import (
