@@ -15,7 +15,9 @@ from memtune.gpu import Gpu
 from memtune.model.architecture import Architecture
 from memtune.model.plain import from_facts
 from memtune.plan import Plan
+from memtune.predict.outside import OUTSIDE
 from memtune.predict.predictor import Predictor
+from memtune.predict.terms import INIT
 from memtune.prediction import Interval, Prediction
 from memtune.replay.traced import TracedModel
 from memtune.workload import Workload
@@ -138,6 +140,16 @@ def prediction(
 ) -> Prediction:
     """What is predicted for a pair; without a calibration, with nothing measured."""
     return Predictor(workload(pair, gpu, traced), calibration).predict(Plan.parse(pair.plan))
+
+
+def building_bytes(pair: Pair, gpu: Gpu) -> float:
+    """What formulas say is allocated before the first step, for the model and for what wraps it.
+
+    cuBLAS takes its workspaces with the first product; what lies outside of the allocator is not in it either. The
+    model is built whole: stage 3 has all of it on the GPU before it shards it.
+    """
+    terms = Predictor(replace(workload(pair, gpu), builds_whole=True)).explain(Plan.parse(pair.plan))
+    return sum(each.bytes for each in terms if INIT in each.phases and each.name not in (*OUTSIDE, "workspace"))
 
 
 def nccl(pair: Pair, gpu: Gpu) -> Interval:
