@@ -95,6 +95,13 @@ def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pyte
     assert result["printed"].splitlines()[-2:] == ["own 2016 63 True", "192"]
 
 
+def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
+    code, result = emulate(_SCRIPTS / "norms.py")
+    assert code == 0, result["printed"][-2000:]
+    assert int(result["printed"].splitlines()[-1]) == 4 * 8 * 32 * 64 * 64 + 2 * 512
+    assert result["measured"]["stubs"] == []
+
+
 @pytest.mark.parametrize("stage", ["1", "2", "3"])
 def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
     code, result = emulate(_SCRIPTS / "training.py", "--ranks", "8", arguments=(stage,))
