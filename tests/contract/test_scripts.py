@@ -59,7 +59,7 @@ def test_a_loop_over_the_engine_follows_its_plan(plan: str, world: int, blocks: 
 def test_a_loop_over_the_engine_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     store, plan, script = tmp_path / "store", "fp32-fsdp-none-mb4x2", SCRIPTS / "sdk_loop.py"
     told = {"INTEGRATION": "sdk", "CHECKPOINT_PATH": str(store)}
-    ((_, whole, said),) = run(script, plan, tmp_path, RUN="own-train-1", ATTEMPT="1", **told)
+    ((_, whole, said),) = run(script, plan, tmp_path, 1, RUN="own-train-1", ATTEMPT="1", **told)
     assert (whole.steps, whole.checkpoint_samples, whole.trained_samples) == (12, 12 * 8, 12 * 8), said[-3000:]
     (middle,) = (each.parent for each in store.glob("*/engine.pt") if torch.load(each)["samples"] == 8 * 8)
     resumed = {"RUN": "own-train-2", "ATTEMPT": "2", "RESUME_FROM": str(middle), "RESUME_SAMPLES": "64"}
