@@ -61,10 +61,16 @@ class Emulation:
         }
 
 
-def follow_values(torch: Any) -> None:
-    """Follow values in a process that a command on the emulated GPU has started, and that has imported torch.
+def enter_children() -> None:
+    """Have Python processes that this one starts follow values, too: what they find on their path sees to it."""
+    directory = Path(__file__).absolute().parent / "enter"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
 
-    It meets the other ranks as it says: only the command's own process stands for all of them.
+
+def follow_values(torch: Any) -> None:
+    """Follow values in a process that another one on the emulated GPU has started, and that has imported torch.
+
+    It meets other ranks as it says: only the first process stands for all of them.
     """
     if torch.version.cuda:
         emulation = Emulation(1)

@@ -14,12 +14,10 @@ from typing import Any
 from memtune_runner import accelerate_options, run_target
 from memtune_runner.command import Kind
 from memtune_runner.emulated import endings
-from memtune_runner.emulated.gpu import prepended
-from memtune_runner.emulated.process import Emulation, used_peak_bytes
+from memtune_runner.emulated.process import Emulation, enter_children, used_peak_bytes
 from memtune_runner.watch.imports import ImportWatch
 from memtune_runner.worker import show
 
-_ENTER_DIRECTORY = ("memtune_runner", "emulated", "enter")
 _PEAKS = {
     "allocated": "allocated_bytes",
     "active": "active_bytes",
@@ -32,8 +30,8 @@ def main(words: Sequence[str]) -> int:
     """Run one task, which the process above has written as JSON."""
     task = json.loads(words[0])
     # What the script starts by itself finds nothing of ours on its path but what makes its values make sense, too.
-    ours, _, others = os.environ["PYTHONPATH"].partition(os.pathsep)
-    os.environ["PYTHONPATH"] = prepended(str(Path(ours, *_ENTER_DIRECTORY)), others)
+    os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
+    enter_children()
     session = Session(task)
     imports = ImportWatch()
     imports.when_imported("torch", session.torch_imported)
