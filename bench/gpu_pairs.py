@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
 from memtune.memory.calibration import Calibration
+from memtune.memory.driver_overhead import OUTSIDE
+from memtune.memory.formulas.terms import INIT
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay.traced import TracedModel
@@ -138,6 +140,16 @@ def prediction(
 ) -> Prediction:
     """What is predicted for a pair; without a calibration, with nothing measured."""
     return Predictor(workload(pair, gpu, traced), calibration).predict(Plan.parse(pair.plan))
+
+
+def building_bytes(pair: Pair, gpu: Gpu) -> float:
+    """What formulas say is allocated before the first step, for the model and for what wraps it.
+
+    cuBLAS takes its workspaces with the first product; what lies outside of the allocator is not in it either. The
+    model is built whole: stage 3 has all of it on the GPU before it shards it.
+    """
+    terms = Predictor(replace(workload(pair, gpu), builds_whole=True)).explain(Plan.parse(pair.plan))
+    return sum(each.bytes for each in terms if INIT in each.phases and each.name not in (*OUTSIDE, "workspace"))
 
 
 def nccl(pair: Pair, gpu: Gpu) -> Interval:
