@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
+from memtune.memory.formulas.outside import OUTSIDE
+from memtune.memory.formulas.terms import INIT
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.traced_model import TracedModel
@@ -138,6 +140,16 @@ def prediction(
 ) -> Prediction:
     """The prediction for a pair; without a calibration, uncorrected."""
     return Predictor(workload(pair, gpu, traced), calibration).predict(Plan.parse(pair.plan))
+
+
+def building_bytes(pair: Pair, gpu: Gpu) -> float:
+    """What formulas say is allocated before the first step, for the model and for what wraps it.
+
+    cuBLAS takes its workspaces with the first product; what lies outside of the allocator is not in it either. The
+    model is built whole: stage 3 has all of it on the GPU before it shards it.
+    """
+    terms = Predictor(replace(workload(pair, gpu), builds_whole=True)).explain(Plan.parse(pair.plan))
+    return sum(each.bytes for each in terms if INIT in each.phases and each.name not in (*OUTSIDE, "workspace"))
 
 
 def nccl(pair: Pair, gpu: Gpu) -> Interval:

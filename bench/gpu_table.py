@@ -13,7 +13,7 @@ from typing import NamedTuple
 from accuracy import Scored, summary, table
 from accuracy_baselines import BASELINES
 from accuracy_rows import Row
-from gpu_pairs import LENGTH, nccl
+from gpu_pairs import LENGTH, building_bytes, nccl
 from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond, scored, ways
 
 from memtune.gpus.gpu import Gpu
@@ -84,7 +84,8 @@ def report(
             for each in machines
         ),
         f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved while the model steps, and the",
-        "CUDA context beside it; *building* is what was reserved at most before the first step.",
+        "CUDA context beside it; *building* is what was reserved at most before the first step, and *building by",
+        "formulas* are the weights, states and buffers of then, without what is unused of the allocator's segments.",
         "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
         "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",
@@ -120,12 +121,13 @@ RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES
 
 
 def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]) -> list[str]:
-    columns = ["model", "plan", "rank 0 of", "building", "allocated", "reserved", "device"]
+    columns = ["model", "plan", "rank 0 of", "building", "building by formulas", "allocated", "reserved", "device"]
     columns += [name for way in both for name in (f"by {way}", "error")] + ["NCCL", "step", "step by formulas"]
     lines = [_line(*columns), "|---|---|" + "--:|" * (len(columns) - 2)]
     for each in results:
         seconds = both[FORMULAS](each.pair).step_seconds
-        told = (each.building_bytes, each.allocated_bytes, each.reserved_bytes, each.device_bytes)
+        built, expected = each.building_bytes, building_bytes(each.pair, gpu)
+        told = (each.allocated_bytes, each.reserved_bytes, each.device_bytes)
         intervals = [predict(each.pair).device for predict in both.values()]
         errors = [f"{interval.expected / each.device_bytes - 1:+.1%}" for interval in intervals]
         lines.append(
@@ -133,6 +135,8 @@ def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]
                 each.pair.model,
                 each.pair.plan,
                 "1" if each.pair.is_alone else f"{each.pair.world} (fake)",
+                f"{built / GIB:.2f}",
+                f"{expected / GIB:.2f}" + (f" ({expected / built - 1:+.1%})" if built else ""),
                 *(f"{size / GIB:.2f}" for size in told),
                 *(cell for pair in zip(map(_gib, intervals), errors, strict=True) for cell in pair),
                 "" if each.pair.is_alone else _gib(nccl(each.pair, gpu)),

@@ -97,10 +97,12 @@ def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Itera
         for part in run["parts"]
     ]
     yield from ("# A day with a GPU", "", "Made by `dev/gpu-day collect`.", "")
-    yield from ("| command | part | outcome | passed | skipped | seconds |", "|---|---|---|--:|--:|--:|")
+    yield "| command | part | outcome | passed | skipped | seconds | why tests were skipped |"
+    yield "|---|---|---|--:|--:|--:|---|"
     for command, part in parts:
         numbers = " | ".join(str(part.get(key, "")) for key in ("passed", "skipped", "seconds"))
-        yield f"| {command} | {part['name']} | {part['outcome']} | {numbers} |"
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in part.get("reasons", {}).items())
+        yield f"| {command} | {part['name']} | {part['outcome']} | {numbers} | {reasons} |"
     for command, part in ((command, part) for command, part in parts if part.get("told")):
         yield from ("", f"## {part['name'].capitalize()} (command {command})", "", "| what | value |", "|---|--:|")
         yield from (f"| {key.replace('_', ' ')} | {_shown(value)} |" for key, value in part["told"].items())

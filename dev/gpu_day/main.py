@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY", help="where its files go")
         each.add_argument("--seconds", type=float, default=_SECONDS, help="when it ends at the latest (540)")
         each.add_argument(
-            "--rehearsal", action="store_true", help="on an emulated GPU: one pair; no test of what a GPU computes"
+            "--rehearsal", action="store_true", help="on an emulated GPU: one pair, and some of the scripts"
         )
     after = what.add_parser("collect", help="make tables and fixtures of the results, in the environment of `make env`")
     after.add_argument("folder", type=Path, nargs="?", default=RESULTS, help=f"where the results are ({RESULTS})")

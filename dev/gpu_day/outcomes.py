@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,6 @@ _LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0
 WELL, _NO_TEST = "ended well", "ran no test"
 _NO_GPU = "failed with 2"  # only machine.py
 _NOTHING_COLLECTED = 5  # pytest's exit code
-COLLECT_ONLY = "--collect-only"
 
 
 class Part(NamedTuple):
@@ -36,6 +36,10 @@ class Part(NamedTuple):
     seconds: float
     rehearsed: tuple[str, ...] = ()
     tells: bool = False
+
+    def given(self, times: float) -> Part:
+        """The same with so many times its limit."""
+        return self._replace(seconds=times * self.seconds)
 
 
 class Run:
@@ -125,7 +129,7 @@ class Run:
         seconds = round(time.monotonic() - began, 1)
         lines = log.read_bytes()[start:].decode("utf-8", "replace").splitlines()
         outcome = f"cut off after {limit:.0f} s" if code is None else f"failed with {code}" if code else WELL
-        tests = _tests(lines) if "pytest" in words and COLLECT_ONLY not in words else {}
+        tests = _tests(lines) if "pytest" in words else {}
         if tests and not tests["passed"] and code in (0, _NOTHING_COLLECTED):
             outcome = _NO_TEST
         told = _told(lines) if part.tells else None
@@ -154,11 +158,15 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
         process.wait()
 
 
-def _tests(lines: Sequence[str]) -> dict[str, int]:
-    """The numbers of passed and skipped tests in pytest's last line."""
+def _tests(lines: Sequence[str]) -> dict[str, Any]:
+    """The numbers of passed and skipped tests in pytest's last line, and the reasons of the skips."""
     summary = next((line for line in reversed(lines) if re.match(r"=+ .* in [\d.]+s", line)), "")
     counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|skipped)\b", summary)}
-    return {word: counts.get(word, 0) for word in ("passed", "skipped")}
+    skipped = (re.match(r"SKIPPED \[(\d+)\] \S+: (.+)", line) for line in lines)
+    reasons: Counter[str] = Counter()
+    for count, reason in (found.groups() for found in skipped if found):
+        reasons[reason] += int(count)
+    return {**{word: counts.get(word, 0) for word in ("passed", "skipped")}, "reasons": dict(reasons)}
 
 
 def _told(lines: Iterable[str]) -> dict[str, Any] | None:

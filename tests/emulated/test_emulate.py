@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -84,6 +85,21 @@ def test_large_tensors_of_one_value_take_no_host_memory() -> None:
     assert code == 0, result["printed"][-2000:]
     assert {each["value"] for each in result["measured"]["values"]} == {"true"}
     assert result["measured"]["hostPeakBytes"] < GIB
+
+
+def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("own = 'own'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    code, result = emulate(_SCRIPTS / "children.py")
+    assert code == 0, result["printed"][-2000:]
+    assert result["printed"].splitlines()[-2:] == ["own 2016 63 True", "192"]
+
+
+def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
+    code, result = emulate(_SCRIPTS / "norms.py")
+    assert code == 0, result["printed"][-2000:]
+    assert int(result["printed"].splitlines()[-1]) == 4 * 8 * 32 * 64 * 64 + 2 * 512
+    assert result["measured"]["stubs"] == []
 
 
 @pytest.mark.parametrize("stage", ["1", "2", "3"])

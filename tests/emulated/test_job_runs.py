@@ -160,7 +160,12 @@ def test_each_ending_of_an_emulated_job_has_its_own_code(tmp_path: Path) -> None
     assert done.returncode == 6
     assert "out of memory after 0 steps" in done.stdout
     assert "CUDA out of memory. Tried to allocate 4.00 GiB." in done.stdout
-    script.write_text("raise RuntimeError('no data')\n")
+    # A process that the script starts has the values that the script has.
+    child = "import torch; assert int(torch.arange(64, device='cuda').sum()) == 2016"
+    words = f"[sys.executable, '-c', {child!r}]"
+    script.write_text(
+        f"import subprocess, sys, torch\nsubprocess.run({words}, check=True)\nraise RuntimeError('no data')\n"
+    )
     done = memtune("emulate", job)
     assert done.returncode == 1
     assert "RuntimeError: no data" in done.stdout

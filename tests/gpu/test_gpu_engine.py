@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engine_ranks import GLOBAL_BATCH, STEPS
+from cuda_gpu import IS_EMULATED
+from engine_ranks import GLOBAL_BATCH, SHORT_BATCH, STEPS
 from engine_suite import equals_the_reference, reference, stays_close, trained_by_ranks
 
 from memtune.wire.report import Device
@@ -25,6 +27,9 @@ SAVED = [
     ("fp32-z3-none-{}", "fp32-z3-none-{}-oparam"),
 ]
 WORLDS = ["one", "all"]
+compares_losses = pytest.mark.skipif(
+    IS_EMULATED, reason="it compares losses of several steps, and an emulated GPU computes no gradients"
+)
 
 
 def ranks(world: str) -> int:
@@ -74,6 +79,29 @@ def result(world: int, task: str, directory: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("form", EXACT + CLOSE)
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_plan_trains_to_its_end_from_the_loss_of_the_reference(world: str, form: str, directory: Path) -> None:
+    count = ranks(world)
+    short = plan(form, count)
+    found = result(count, short, directory)
+    assert found["losses"][0] == pytest.approx(reference(device="cuda").losses[0], rel=1e-5 if form in EXACT else 0.02)
+    assert (len(found["losses"]), found["skipped"]) == (STEPS, 0)
+    assert found["samples"] == sum(SHORT_BATCH if step % 5 == 4 else GLOBAL_BATCH for step in range(STEPS))
+    assert all(math.isfinite(each) for each in found["losses"] + found["norms"])
+
+
+@pytest.mark.parametrize(("saved", "wanted"), SAVED)
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_was_saved_is_gone_on_from(world: str, saved: str, wanted: str, directory: Path) -> None:
+    count = ranks(world)
+    half = result(count, _task(saved, "to", saved, count, directory), directory)
+    found = result(count, _task(wanted, "from", saved, count, directory), directory)
+    assert (len(half["losses"]), len(found["losses"])) == (STEPS // 2, STEPS - STEPS // 2)
+    assert found["samples"] == result(count, plan(EXACT[0], count), directory)["samples"], "those before it count"
+
+
+@compares_losses
 @pytest.mark.parametrize("form", EXACT)
 @pytest.mark.parametrize("world", WORLDS)
 def test_in_fp32_every_plan_has_the_loss_of_one_rank_with_one_batch(world: str, form: str, directory: Path) -> None:
@@ -81,6 +109,7 @@ def test_in_fp32_every_plan_has_the_loss_of_one_rank_with_one_batch(world: str, 
     equals_the_reference(result(count, plan(form, count), directory), "cuda")
 
 
+@compares_losses
 @pytest.mark.parametrize("form", CLOSE)
 @pytest.mark.parametrize("world", WORLDS)
 def test_shorter_formats_stay_close(world: str, form: str, directory: Path) -> None:
@@ -89,6 +118,7 @@ def test_shorter_formats_stay_close(world: str, form: str, directory: Path) -> N
     stays_close(result(count, short, directory), short, "cuda")
 
 
+@compares_losses
 @pytest.mark.parametrize(("saved", "wanted"), SAVED)
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_was_saved_goes_on_with_the_same_loss(world: str, saved: str, wanted: str, directory: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
+from memtune.wire.environment import EMULATED_GPU
 from memtune_runner.rank.preflight import no_gpu
 
 CANNOT_RUN = 3
+# An emulated GPU is there in the same words as a real one, and this alone tells them apart.
+IS_EMULATED = EMULATED_GPU in os.environ
 
 
 def why_not() -> str | None:

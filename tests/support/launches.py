@@ -156,8 +156,12 @@ class Place:
 def _environment() -> dict[str, str]:
     """This machine's variables, with our Python first, and without those of other tests.
 
-    An emulated GPU is this machine's as a real one is.
+    An emulated GPU is this machine's as a real one is, with what every Python has on its path there.
     """
     apart = ("MEMTUNE_", "PYTHON")
-    own = {name: each for name, each in os.environ.items() if name == EMULATED_GPU or not name.startswith(apart)}
+    own = {name: each for name, each in os.environ.items() if not name.startswith(apart)}
+    if EMULATED_GPU in os.environ:
+        places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        entered = [each for each in places if each.endswith("emulated/enter")]
+        own |= {EMULATED_GPU: os.environ[EMULATED_GPU], "PYTHONPATH": os.pathsep.join(entered)}
     return {**own, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"}

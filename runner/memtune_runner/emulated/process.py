@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import re
@@ -29,6 +30,10 @@ class Emulation:
 
         if "RANK" in os.environ:
             store.install(self._ranks)
+        self.follow(torch)
+
+    def follow(self, torch: ModuleType) -> None:
+        """From here on nothing is compiled, and values are followed."""
         self._count_compilations(torch)
         self.active.enter_context(self._values.following())
 
@@ -54,6 +59,23 @@ class Emulation:
             "compilations": self._compilations,
             "values": self._values.report(),
         }
+
+
+def enter_children() -> None:
+    """Have Python processes that this one starts follow values, too: what they find on their path sees to it."""
+    directory = Path(__file__).absolute().parent / "enter"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+
+
+def follow_values(torch: Any) -> None:
+    """Follow values in a process that another one on the emulated GPU has started, and that has imported torch.
+
+    It meets other ranks as it says: only the first process stands for all of them.
+    """
+    if torch.version.cuda:
+        emulation = Emulation(1)
+        emulation.follow(torch)
+        atexit.register(emulation.active.close)  # while torch is still there
 
 
 def used_peak_bytes() -> int:

@@ -15,7 +15,7 @@ from memtune.wire import environment
 from memtune_runner.emulated import history
 from memtune_runner.emulated.history import Change
 from memtune_runner.emulated.phase_peaks import PhasePeaks
-from memtune_runner.emulated.process import Emulation
+from memtune_runner.emulated.process import Emulation, enter_children
 from memtune_runner.rank.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class EmulatedRank:
         keeps_history = environment.EMULATED_RESULT in os.environ
         statistics = EmulatedStatistics(settings.budget_from_step, self._peaks, keeps_history)
         self._emulation.torch_imported(torch)
+        enter_children()
         return statistics
 
     def detach(self) -> None:

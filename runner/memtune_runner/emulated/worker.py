@@ -14,7 +14,7 @@ from typing import Any
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.emulated import endings
-from memtune_runner.emulated.process import Emulation, used_peak_bytes
+from memtune_runner.emulated.process import Emulation, enter_children, used_peak_bytes
 from memtune_runner.rank.imports import ImportWatch
 
 _PEAKS = {
@@ -28,8 +28,9 @@ _PEAKS = {
 def main(words: Sequence[str]) -> int:
     """Run one task, which the parent process has written as JSON."""
     task = json.loads(words[0])
-    # What the script starts by itself finds nothing of ours on its path.
+    # What the script starts by itself finds nothing of ours on its path but what makes its values make sense, too.
     os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
+    enter_children()
     session = Session(task)
     imports = ImportWatch()
     imports.when_imported("torch", session.torch_imported)

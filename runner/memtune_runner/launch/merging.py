@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.wire.report import EXIT_CODES, Ending, Report
+from memtune.wire.report import EXIT_CODES, Device, Ending, Report
 from memtune_runner.launch.peers import Ended
 from memtune_runner.rank import failures
 from memtune_runner.rank.failures import Failure
@@ -153,8 +153,13 @@ _EMPTY = Report(Ending.SUCCEEDED, 0)
 
 
 def _of_all(settings: Settings, shares: Sequence[int | None]) -> int | None:
-    """The sum over all ranks of the node; None where one of them does not tell its share."""
+    """The sum over all ranks of the node; None where one of them does not tell its share.
+
+    The one rank of an emulated run stands for all ranks of all nodes.
+    """
     known = [share for share in shares if share is not None]
+    if settings.device is Device.EMULATED:
+        return known[0] * settings.world if known else None
     return sum(known) if len(known) == settings.gpus_per_node else None
 
 

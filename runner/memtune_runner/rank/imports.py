@@ -51,8 +51,9 @@ class ImportWatch(MetaPathFinder):
         """Return the next finder's spec for an expected module, wrapped to call back after execution."""
         if fullname not in self._callbacks and fullname not in self._checks:
             return None
-        others = (each for each in sys.meta_path if each is not self)
-        found = (each.find_spec(fullname, path, target) for each in others if hasattr(each, "find_spec"))
+        # Those behind it: another watch in front has asked this one, and would ask it again.
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else sys.meta_path
+        found = (each.find_spec(fullname, path, target) for each in behind if hasattr(each, "find_spec"))
         spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
             self._call_back_after(spec, fullname)

@@ -13,8 +13,8 @@ from memtune.wire.report import ReportedComponent
 
 _MOST_SITES = 20
 _IN_USE = frozenset({"active_allocated", "active_pending_free", "active_awaiting_free"})
-# Frames of the libraries themselves; the line that a user can change is above them.
-_INNER = ("/torch/", "/deepspeed/", "??", "<frozen")
+# Frames of the libraries and of what follows values on an emulated GPU; the line that a user can change is above them.
+_INNER = ("/torch/", "/deepspeed/", "/memtune_runner/emulated/", "??", "<frozen")
 
 
 def top_sites(snapshot: Mapping[str, Any]) -> list[ReportedComponent]:

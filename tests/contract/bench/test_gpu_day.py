@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from contextlib import suppress
@@ -89,6 +90,22 @@ def _runs(words: bytes) -> bool:
     return False
 
 
+def test_why_tests_were_skipped_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "test_some.py"
+    skips = ["@pytest.mark.parametrize('at', [1, 2])", "@pytest.mark.skip(reason='one GPU: no others')"]
+    lines = [
+        "import pytest",
+        *skips,
+        "def test_a(at): pass",
+        "def test_b(): pytest.skip('no fp8')",
+        "def test_c(): pass",
+    ]
+    file.write_text("\n".join(lines))
+    words = (*commands._PYTEST, "-c", os.devnull, str(file))
+    _, (found,) = outcomes((Part("tests", words, 60),), 60, tmp_path / "results", monkeypatch)
+    assert (found["skipped"], found["reasons"]) == (3, {"one GPU: no others": 2, "no fp8": 1})
+
+
 def test_what_finds_no_time_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, found = outcomes((Part("late", ("-c", ""), 30),), 5.01, tmp_path, monkeypatch)
     assert (code, found) == (1, [{"name": "late", "outcome": "no time was left"}])
@@ -109,24 +126,23 @@ def test_the_first_part_has_its_whole_limit_where_the_others_keep_enough() -> No
 
 
 @pytest.mark.parametrize(
-    ("tests", "options", "outcome", "counts"),
+    ("tests", "outcome", "counts"),
     [
-        ("@pytest.mark.skip\ndef test_a(): pass", (), "ran no test", (0, 1)),
-        ("@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass", (), "ended well", (1, 1)),
-        ("", (), "ran no test", (0, 0)),
-        ("def test_a(): assert False\ndef test_b(): pass", (), "failed with 1", (1, 0)),
-        ("def test_a(): pass", ("--collect-only",), "ended well", None),
+        ("@pytest.mark.skip\ndef test_a(): pass", "ran no test", (0, 1)),
+        ("@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass", "ended well", (1, 1)),
+        ("", "ran no test", (0, 0)),
+        ("def test_a(): assert False\ndef test_b(): pass", "failed with 1", (1, 0)),
     ],
 )
 def test_a_part_in_which_no_test_passed_did_not_end_well(
-    tests: str, options: tuple[str, ...], outcome: str, counts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tests: str, outcome: str, counts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "test_some.py"
     file.write_text(f"import pytest\n{tests}\n")
-    part = Part("tests", (*commands._PYTEST, "-c", os.devnull, str(file), *options), 60)
+    part = Part("tests", (*commands._PYTEST, "-c", os.devnull, str(file)), 60)
     code, (found,) = outcomes((part,), 60, tmp_path / "results", monkeypatch)
     assert (code, found["outcome"]) == (int(outcome != "ended well"), outcome)
-    assert (found.get("passed"), found.get("skipped")) == (counts or (None, None))
+    assert (found.get("passed"), found.get("skipped")) == counts
 
 
 def test_without_a_gpu_nothing_is_begun(
@@ -299,6 +315,49 @@ def test_every_package_that_is_carried_along_is_pinned() -> None:
         prepare._pinned("left-pad")
 
 
+def _published(index: Path, pin: str, tags: str) -> str:
+    """A wheel as an index has it, and its name."""
+    name, _, version = pin.replace("-", "_").partition("==")
+    made = f"{name}-{version}-{tags}.whl"
+    with zipfile.ZipFile(index / made, "w") as archive:
+        information = f"{name}-{version}.dist-info"
+        archive.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{information}/WHEEL", f"Wheel-Version: 1.0\nTag: {tags}\n")
+        archive.writestr(f"{information}/RECORD", "")
+    return made
+
+
+def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an index in a directory, by the same calls of pip."""
+    index, wheels = tmp_path / "index", tmp_path / "wheels"
+    index.mkdir()
+    deepspeed = prepare._pinned("deepspeed").replace("==", "-")
+    (tmp_path / "setup.py").write_text(
+        "import os\nfrom setuptools import setup\nassert os.environ['DS_BUILD_OPS'] == '0'\n"
+        f"setup(name='deepspeed', version={deepspeed.partition('-')[2]!r}, py_modules=[])\n"
+    )
+    with tarfile.open(index / f"{deepspeed}.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "setup.py", f"{deepspeed}/setup.py")
+    expected = {f"{deepspeed}-py3-none-any.whl"}
+    for name in set(prepare._PURE.split()) - {"deepspeed"}:
+        expected.add(_published(index, prepare._pinned(name), "py3-none-any"))
+    for name in prepare._BINARY.split():
+        pin = prepare._pinned(name)
+        expected |= {_published(index, pin, f"cp{each}-cp{each}-manylinux_2_17_x86_64") for each in (311, 313)}
+        _published(index, pin, "cp312-cp312-manylinux_2_17_x86_64")
+        _published(index, pin, "cp311-cp311-macosx_11_0_arm64")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setattr(prepare, "WHEELS", wheels)
+    prepare._fetch(["3.11", "3.13"])
+    assert {each.name for each in wheels.iterdir()} == expected
+    (index / f"{deepspeed}.tar.gz").unlink()
+    with pytest.raises(subprocess.CalledProcessError):
+        prepare._fetch(["3.11"])
+
+
 def test_without_results_there_is_nothing_to_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert collect.collect(tmp_path, tmp_path / "into") == 1
     assert f"gpu-day: {tmp_path} has no 1.json or 2.json or 3.json" in capsys.readouterr().err
@@ -306,7 +365,8 @@ def test_without_results_there_is_nothing_to_collect(tmp_path: Path, capsys: pyt
 
 
 def _kept(folder: Path, name: str, told: Any) -> None:
-    parts = [{"name": "constants", "outcome": "ended well", "seconds": 2.5, "told": told, "passed": 3, "skipped": 1}]
+    tests = {"passed": 3, "skipped": 3, "reasons": {"one GPU": 2, "no fp8": 1}}
+    parts = [{"name": "constants", "outcome": "ended well", "seconds": 2.5, "told": told, **tests}]
     (folder / f"{name}.json").write_text(json.dumps({"runs": [{"rehearsal": False, "parts": parts}] * 2}))
 
 
@@ -318,7 +378,7 @@ def test_what_is_there_is_collected_whatever_is_missing(
     assert collect.collect(tmp_path, tmp_path / "into") == 0
     assert [each.name for each in (tmp_path / "into").iterdir()] == ["gpu-day.md"]
     page = (tmp_path / "into" / "gpu-day.md").read_text()
-    assert "| 1, run 2 | constants | ended well | 3 | 1 | 2.5 |" in page
+    assert "| 1, run 2 | constants | ended well | 3 | 3 | 2.5 | 2: one GPU; 1: no fp8 |" in page
     assert page.count("| context bytes | 5,000 |") == 2
     assert capsys.readouterr().err.splitlines() == [
         f"gpu-day: {tmp_path}/2.json is missing: command 2 was not run",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from watched import PROBE, SCRIPTS, fine_tune, followed, run, run_by
 
 from memtune.plans.plan import Plan
@@ -38,6 +39,30 @@ def test_a_plain_loop_goes_on_from_the_checkpoint_it_told_of(tmp_path: Path) -> 
     assert (whole.checkpoint_samples, whole.checkpoint_format) == (12 * 8, "script"), said[-3000:]
     named = {"CHECKPOINT_PATH": str(store), "RUN": "own-train-2", "ATTEMPT": "2", "RESUME_SAMPLES": "64"}
     ((_, _, again),) = run(script, plan, tmp_path, 1, RESUME_FROM=str(store / "own-train-1-step-8"), **named)
+    losses = [line for line in said.splitlines() if line.startswith("step ")]
+    assert [line for line in again.splitlines() if line.startswith("step ")] == losses[8:], again[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("plan", "world", "blocks"),
+    [("bf16-ddp-every2-mb4x2", 1, 2), ("bf16-fsdp-full-mb4x2", 2, 4), ("bf16-z3-none-mb2x4", 1, 0)],
+)
+def test_a_loop_over_the_engine_follows_its_plan(plan: str, world: int, blocks: int, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    outcomes = run(SCRIPTS / "sdk_loop.py", plan, tmp_path, world, **PROBE, INTEGRATION="sdk", CHECKPOINT_PATH=store)
+    followed(outcomes, plan)
+    applied = outcomes[0].report.applied
+    assert (applied.backend, applied.checkpointed_blocks) == (Plan.parse(plan).sharding.backend, blocks)
+
+
+def test_a_loop_over_the_engine_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    store, plan, script = tmp_path / "store", "fp32-fsdp-none-mb4x2", SCRIPTS / "sdk_loop.py"
+    told = {"INTEGRATION": "sdk", "CHECKPOINT_PATH": str(store)}
+    ((_, whole, said),) = run(script, plan, tmp_path, 1, RUN="own-train-1", ATTEMPT="1", **told)
+    assert (whole.steps, whole.checkpoint_samples, whole.trained_samples) == (12, 12 * 8, 12 * 8), said[-3000:]
+    (middle,) = (each.parent for each in store.glob("*/engine.pt") if torch.load(each)["samples"] == 8 * 8)
+    resumed = {"RUN": "own-train-2", "ATTEMPT": "2", "RESUME_FROM": str(middle), "RESUME_SAMPLES": "64"}
+    ((_, _, again),) = run(script, plan, tmp_path, 1, **told, **resumed)
     losses = [line for line in said.splitlines() if line.startswith("step ")]
     assert [line for line in again.splitlines() if line.startswith("step ")] == losses[8:], again[-3000:]
 

@@ -103,7 +103,8 @@ def test_what_an_old_python_must_read_it_can_read() -> None:
     import ast
 
     package = ROOT / "runner" / "memtune_runner"
-    for name in ("__init__.py", "__main__.py", "old_python.py", "enter/run_worker.py", "enter/sitecustomize.py"):
+    entered = ("enter/run_worker.py", "enter/sitecustomize.py", "emulated/enter/sitecustomize.py")
+    for name in ("__init__.py", "__main__.py", "old_python.py", *entered):
         ast.parse((package / name).read_text(), feature_version=(3, 6))
 
 

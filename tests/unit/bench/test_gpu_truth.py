@@ -9,13 +9,25 @@ from typing import Any
 
 import pytest
 from accuracy import summary
-from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, nccl, prediction, single_gpu_pairs, split, workload
+from gpu_pairs import (
+    MODELS,
+    PAIRS,
+    SINGLE_GPU_PLANS,
+    Pair,
+    building_bytes,
+    nccl,
+    prediction,
+    single_gpu_pairs,
+    split,
+    workload,
+)
 from gpu_score import Result, after_probes, scored, ways
 from gpu_snapshot import KEPT, fixture_of, peak_reserved_bytes, read, replayed_bytes, write
 from gpu_table import Machine, llmem, report
 from small_traces import small_trace
 
 from memtune.gpus.gpu import GPUS
+from memtune.memory.formulas.shape import shape_of
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.traced_model import TracedModel
@@ -87,7 +99,8 @@ def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
         in text
     )
     (line,) = (line for line in page if line.startswith("| 0.5B |"))
-    assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 23.00 | 20.00 | 21.00 | 22.00 | ")
+    # Weights in bf16 and fp32 and both moments: 14 bytes for each of 478,465,280 parameters.
+    assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 23.00 | 6.24 (-72.9%) | 20.00 | 21.00 | 22.00 | ")
     error = scored([measured], MACHINE.gpu, formulas)[0].interval.expected / (22 * GIB) - 1
     assert f" | {error:+.1%} | " in line
     assert "|  | 250 ms |" in line
@@ -95,6 +108,12 @@ def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
     assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it broke" in page
     assert "by formulas: n=1 " in text
     assert "by trace: n=1 " in text
+
+
+def test_stage_3_is_predicted_to_build_the_whole_model_that_64_ranks_then_share() -> None:
+    total = shape_of(MODELS["13B"], None).total
+    assert building_bytes(Pair("13B", "bf16-z3-full-mb4x1", 64), MACHINE.gpu) == pytest.approx(2 * total)
+    assert building_bytes(Pair("13B", "bf16-z2-full-mb4x1", 64), MACHINE.gpu) == pytest.approx((2 + 12 / 64) * total)
 
 
 def test_the_page_tells_nccl_apart_where_a_rank_has_others() -> None:

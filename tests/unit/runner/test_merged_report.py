@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtune.plans.plan import Plan
-from memtune.wire.report import Ending, Memory, Report, ReportedComponent
+from memtune.wire.report import Device, Ending, Memory, Report, ReportedComponent
 from memtune.wire.run import RunKind
 from memtune_runner.launch.merging import RankEnd, merge
 from memtune_runner.launch.peers import Ended
@@ -25,6 +25,7 @@ SETTINGS = Settings(
     attempt=1,
     gpus_per_node=2,
 )
+EMULATED = replace(SETTINGS, device=Device.EMULATED, gpu_memory_bytes=80 << 30, gpu_name="h100-80gb")
 PROBE = replace(SETTINGS, kind=RunKind.PROBE, attempt=None)
 
 
@@ -68,6 +69,16 @@ def test_the_samples_of_a_node_are_those_of_all_its_ranks() -> None:
         ends = [RankEnd(rank, 0, (report(rank, trained_samples=each),)) for rank, each in enumerate(trained)]
         assert merge(SETTINGS, ends, None).trained_samples == of_all
     assert merge(SETTINGS, [RankEnd(0, 0, (report(0, total_samples=60),))], None).total_samples is None
+
+
+def test_an_emulated_rank_stands_for_all_ranks_of_all_nodes() -> None:
+    """As its checkpoints do, whose samples are those of the whole training."""
+    alone = [RankEnd(0, 0, (report(0, trained_samples=60, total_samples=80, checkpoint_samples=240),))]
+    for nodes, per_node in ((4, 1), (2, 2), (1, 4)):
+        settings = replace(EMULATED, global_batch=32, nodes=nodes, gpus_per_node=per_node)
+        merged = merge(settings, alone, None)
+        assert (merged.trained_samples, merged.total_samples, merged.checkpoint_samples) == (240, 320, 240)
+    assert merge(EMULATED, [RankEnd(0, 0, (report(0),))], None).trained_samples is None
 
 
 def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> None:

@@ -286,10 +286,13 @@ def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> Non
         {"state": "active_allocated", "size": 5},
         {"state": "inactive", "size": 900, "frames": [frame("train.py", 9)]},
     ]
+    follower = frame("/x/memtune_runner/emulated/following.py", 57)
+    blocks.append({"state": "active_allocated", "size": 3, "frames": [follower, frame("train.py", 8)]})
     assert top_sites({"segments": [{"blocks": blocks}]}) == [
         ("train.py:7 forward", 50),
         ("/x/torch/nn/functional.py:1 forward", 40),
         ("backward pass: autograd's thread runs no line of Python", 5),
+        ("train.py:8 forward", 3),
     ]
     assert top_sites({}) == []
 
