@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from memtune.report import Applied, Component, Device, Phase
-from memtune_runner import library_step, phases
+from memtune_runner import library_step, phases, script_warnings
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.probe import Probe
@@ -60,6 +60,7 @@ class Watch:
         self.evaluates = False
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
+        self.ran_out_in: Phase | None = None  # within the training loop, and no step was made since
         self.save_covered = self.evaluation_covered = False
         self._plan_check = PlanCheck(settings)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
@@ -272,6 +273,7 @@ class Watch:
         if not is_new:
             return
         now = time.monotonic()
+        self._went_on()
         self.training_loop.stepped()
         self.note_saves()
         self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
@@ -287,6 +289,22 @@ class Watch:
         if self.probe is not None:
             self._step_measured(self.probe)
         self._read_now_and_then(now)
+
+    def _is_in_loop(self) -> bool:
+        """Whether the script is within its training loop now: an evaluation, a save or the next batch may be, too."""
+        if phases.current() in (Phase.FORWARD, Phase.BACKWARD):
+            return True
+        return phases.current() is not Phase.INIT and not self.training_loop.is_left()
+
+    def _went_on(self) -> None:
+        phase, self.ran_out_in = self.ran_out_in, None
+        if phase is None:
+            return
+        is_beside = phase in (Phase.EVALUATION, Phase.SAVE)
+        lost = f"its {phase} is not complete" if is_beside else "the samples of that batch may not have been trained"
+        script_warnings.warn(
+            f"the script caught an out-of-memory in phase {phase} and went on: {lost}", once=f"caught in {phase}"
+        )
 
     def _step_measured(self, probe: Probe) -> None:
         """Tell the probe of its last step, behind which it may end early."""
@@ -317,6 +335,8 @@ class Watch:
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, self.statistics.device_type)
         is_first = self.out_of_memory is None
+        if self._is_in_loop():
+            self.ran_out_in = phases.current()
         self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
         path = self.settings.report_path
         if path is not None and is_first:  # a script may go on with a smaller batch, and run out again and again

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from memtune import environment
 from memtune.allocator import AllocatorSettings
-from memtune.report import Device
+from memtune.report import Device, Ending
 from memtune.units import MIB
 from memtune_runner import (
+    bad_input,
     called_launchers,
     deepspeed_on_cpu,
     integrations,
@@ -98,6 +99,7 @@ class _Worker:
         self._imports, self._patches = ImportWatch(), Patches()
 
     def begin(self) -> None:
+        bad_input.reset()
         phases.reset()
         library_step.reset()
         training_length.reset()
@@ -142,9 +144,15 @@ class _Worker:
 
     def failure_of(self, error: BaseException) -> Failure:
         """What the error says the script died of, on a device that is as full as it left it."""
-        if isinstance(error, (SettingsError, BadInputError)):
-            return ending.bad_input(error)
-        return of_exception(error, self._watch.device_is_full) if self._watch else of_exception(error)
+        refusal = bad_input.first_refusal()  # what the script dies of after it has caught one is no cause
+        if refusal is not None or isinstance(error, (SettingsError, BadInputError)):
+            return ending.bad_input(refusal or error)
+        if self._watch is None:
+            return of_exception(error)
+        failure = of_exception(error, self._watch.device_is_full)
+        if failure.ending is Ending.ERROR and isinstance(error, SystemExit):
+            return ending.out_of_memory(self._watch) or failure
+        return failure
 
     def end(self, failure: Failure) -> None:
         """Leave the report, and take everything down that was set up."""
@@ -159,11 +167,15 @@ class _Worker:
 
     def end_well(self) -> int:
         """End without an error of the script's; the exit code tells whether that was enough."""
-        if not self._must_train and not (self._watch and self._watch.counter.steps):
+        refusal = bad_input.first_refusal()
+        if not self._must_train and refusal is None and not (self._watch and self._watch.counter.steps):
             self._imports.remove()
             self._patches.undo()
             return 0
-        failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
+        if refusal is not None:
+            failure = ending.bad_input(refusal)
+        else:
+            failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
         self.end(failure)
         return failure.exit_code
 
