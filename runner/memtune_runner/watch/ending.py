@@ -131,7 +131,7 @@ def _measured(report: Report, watch: Watch) -> Report:
     evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
     measured = replace(
         report,
-        warnings=script_warnings.told(evaluation),
+        warnings=script_warnings.told(evaluation, watch.untold_saves),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # Of a hang another thread tells: to that one GPU 0 is the current device, and asking it may never end.

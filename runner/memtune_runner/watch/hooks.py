@@ -33,7 +33,7 @@ def hook_torch(watch: Watch, patches: Patches) -> None:
     patches.wrap(torch.amp.GradScaler, "step", _scaler_step(watch))
     patches.wrap(torch, "save", _saving)
     before = register_optimizer_step_pre_hook(lambda optimizer, _, __: watch.optimizer_began(optimizer))
-    after = register_optimizer_step_post_hook(lambda _, __, ___: watch.optimizer_ended())
+    after = register_optimizer_step_post_hook(lambda optimizer, _, __: watch.optimizer_ended(optimizer))
     patches.when_undone(before.remove)
     patches.when_undone(after.remove)
 
@@ -168,7 +168,7 @@ def _scaler_step(watch: Watch) -> Inherited:
         watch.engine_began()
         result = inherited(scaler, optimizer, *args, **kwargs)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-        watch.scaler_ended(skipped=any(bool(each.item()) for each in found))
+        watch.scaler_ended(optimizer, skipped=any(bool(each.item()) for each in found))
         return result
 
     return step

@@ -126,7 +126,7 @@ class _Worker:
 
     def _samples(self) -> int:
         """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
-        steps = self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
+        steps = _steps(self._watch) if self._watch else 0
         return (self._load.samples if self._load else 0) + steps * self._settings.global_batch
 
     def _counted(self) -> int:
@@ -137,7 +137,7 @@ class _Worker:
         if self._watch is None:
             return Progress()
         counter = self._watch.counter
-        steps = counter.steps + counter.skipped
+        steps = _steps(self._watch)
         full, counted = steps * self._settings.global_batch, self._counted() * self._rank.world
         samples = min(full, counted) if counted else full
         return Progress(counter.backward_passes, steps, samples)
@@ -280,6 +280,11 @@ class _Worker:
             print(f"memtune: rank {self._rank.rank} hangs: {failure.message}", file=sys.stderr, flush=True)
             stacks.show()
             self._leave_report(failure)
+
+
+def _steps(watch: Watch) -> int:
+    """The steps behind the weights; of optimizers that take turns those of one, for they may train on the same."""
+    return watch.tally.most_steps if watch.tally.takes_turns else watch.counter.steps + watch.counter.skipped
 
 
 def _allocator_settings(settings: Settings) -> AllocatorSettings:
