@@ -58,14 +58,21 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
 
 
 def hook_process_group(patches: Patches) -> None:
-    """Notice that this rank leaves the others, who may wait for it in a save."""
+    """Notice that this rank leaves the others, who may wait for it in a save, or waits for them elsewhere."""
 
     def destroy(inherited: Inherited, group: Any = None) -> Any:
         if group in (None, torch.distributed.group.WORLD):
             meeting.leave()
         return inherited(group)
 
+    def barrier(inherited: Inherited, group: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if group not in (None, torch.distributed.group.WORLD):
+            return inherited(group, *args, **kwargs)
+        with meeting.in_barrier():
+            return inherited(group, *args, **kwargs)
+
     patches.wrap(torch.distributed, "destroy_process_group", destroy)
+    patches.wrap(torch.distributed, "barrier", barrier)
 
 
 def hook_safetensors(module: ModuleType, patches: Patches) -> None:

@@ -29,7 +29,7 @@ from memtune_runner import (
     training_length,
 )
 from memtune_runner.bad_input import BadInputError
-from memtune_runner.checkpoints import meeting
+from memtune_runner.checkpoints import meeting, whole_model
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.checkpoints.meeting import Lookout
 from memtune_runner.emulated.rank import EmulatedRank
@@ -206,7 +206,8 @@ class _Worker:
             self._imports.when_imported(name, hook)
         self._publish(watch)
         self._start_watchdog(watch)
-        if self._rank.world > 1 and self._settings.checkpoint_path is not None:
+        is_met = self._settings.checkpoint_path is not None or whole_model.is_gathered(self._settings)
+        if self._rank.world > 1 and is_met:
             hooks.hook_process_group(self._patches)
             lookout = Lookout(self._hang_limits.period_seconds)
             lookout.start()
