@@ -27,7 +27,7 @@ def hung(silent_seconds: float) -> Failure:
     return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
 
 
-def bad_input(error: Exception) -> Failure:
+def bad_input(error: BaseException) -> Failure:
     """The failure of a run that was given what cannot work."""
     ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
     return Failure(ending, EXIT_CODES[ending], str(error))
