@@ -93,6 +93,7 @@ def hook_seconds(directory: Path) -> dict[str, float]:
     publisher = Publisher(watch, Rank(0, 0, 1, 1, 0), directory)
     hook_torch(watch, patches)
     model, inputs = nn.Linear(4, 4), torch.ones(2, 4)
+    optimizer = torch.optim.SGD(model.parameters())
     model(inputs)
     watch.busy, watch.looks_for_compute_dtype = True, False
     inner = seconds_per_call(lambda: module(1)) - bare
@@ -103,7 +104,7 @@ def hook_seconds(directory: Path) -> dict[str, float]:
         watch.forward_ended()
         watch.backward_began()
         watch.busy = False
-        watch.optimizer_ended()
+        watch.optimizer_ended(optimizer)
 
     found = {"module call": max(inner, 0.0), "step": seconds_per_call(step)}
     found["metrics, once a second"] = seconds_per_call(lambda: publisher.read(FixedStatistics().read()), 200)

@@ -1,17 +1,19 @@
 """A barrier for saves that detects a rank which will not come.
 
-Scripts often call ``checkpoint_saved`` or ``save_pretrained`` on rank 0 alone. In a plain barrier, rank 0 would wait
-for the others while they wait for it in the next step's collective. So the ranks meet through keys in
-torch.distributed's store. A thread on each rank looks there for a waiting call: if its rank has begun another backward
-pass since, it announces that the rank will not come. The rank itself may be blocked anywhere in its next step, such as
-on a GPU value behind a collective.
+Scripts often call ``checkpoint_saved`` or ``save_pretrained`` on rank 0 alone. In a barrier that rank would wait for
+the others, and they would wait for it in a collective of their next step. So the ranks meet by keys in
+torch.distributed's store. Each rank has a thread that looks there for a call that waits: if the rank has begun another
+backward pass since, it will not come, and the thread says so. The rank may stand still anywhere in its next step: on a
+GPU, it does when it asks for a value behind a collective. A rank that stands in a barrier of all ranks meanwhile does
+not come either, since the rank that waits for it cannot come there.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from memtune.wire.report import Phase
@@ -26,7 +28,9 @@ _SECOND_LOOK_SECONDS = 2.0
 _TRAINS = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP)
 _PREFIX = "memtune/saved"
 
-_calls = 0  # of this process; all ranks make the same calls
+_calls = 0  # of this process; all ranks make the same ones
+_barriers = 0  # that this process has entered
+_is_in_barrier = False
 
 
 def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
@@ -79,17 +83,33 @@ class Lookout:
         self._ended.set()
 
     def _watch(self) -> None:
-        with suppress(RuntimeError):  # the store may be gone with its host
+        stands_before = 0
+        with suppress(RuntimeError):  # the store may have gone with its host
             while not self._ended.wait(self._period_seconds):
-                _look()
+                stands_before = _look(stands_before)
 
 
-def _look() -> None:
+@contextmanager
+def in_barrier() -> Iterator[None]:
+    """This rank waits for all others: one that waits for it in a call of its own never comes."""
+    global _barriers, _is_in_barrier
+    _barriers, _is_in_barrier = _barriers + 1, True
+    try:
+        yield
+    finally:
+        _is_in_barrier = False
+
+
+def _look(stood_in: int) -> int:
+    """Tell a rank that waits in vain. Returns the barrier in which both wait, which is certain at the second look."""
     store, call = shared_store.of_all_ranks(), f"{_PREFIX}/{_calls + 1}"
-    if store is None or phases.current() not in _TRAINS or not store.check([f"{call}/passes"]):
-        return
-    if progress.now().backward_passes > int(store.get(f"{call}/passes")):
+    if store is None or not store.check([f"{call}/passes"]):
+        return 0
+    stands_in = _barriers if _is_in_barrier else 0
+    is_past = phases.current() in _TRAINS and progress.now().backward_passes > int(store.get(f"{call}/passes"))
+    if is_past or (stands_in and stands_in == stood_in):
         _pass(store)
+    return stands_in
 
 
 def leave() -> None:

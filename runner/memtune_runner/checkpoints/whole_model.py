@@ -29,11 +29,20 @@ Inherited = Callable[..., Any]
 # NCCL lets a rank wait as long in a collective.
 _LONGEST_WAIT_SECONDS = 600.0
 _REMEDY = "call it on every rank, with is_main_process=accelerator.is_main_process, or save with Trainer.save_model"
+_REMEDY_OF_DIFFUSERS = (
+    "call it on every rank, that of a pipeline as it is, and that of a model with "
+    "is_main_process=accelerator.is_main_process"
+)
+
+
+def is_gathered(settings: Settings) -> bool:
+    """Whether the weights of a run are in shards, which a save has to gather."""
+    return settings.plan.sharding is Sharding.ZERO_3 or settings.plan.sharding.backend == "fsdp"
 
 
 def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
-    """Make ``save_pretrained`` gather weights sharded by ZeRO-3 or FSDP."""
-    if settings.plan.sharding is not Sharding.ZERO_3 and settings.plan.sharding.backend != "fsdp":
+    """Let ``save_pretrained`` gather the weights that a plan with ZeRO-3 or FSDP shards."""
+    if not is_gathered(settings):
         return
     engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -52,7 +61,8 @@ def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
                 f"{type(model).__name__}.save_pretrained would save empty weights, since plan {settings.plan} shards "
                 "them and this is a part of the model that is trained only: save the whole, or give state_dict"
             )
-        meet(f"save_pretrained({given.get('save_directory', '')})", _REMEDY, _LONGEST_WAIT_SECONDS)
+        remedy = _REMEDY_OF_DIFFUSERS if _is_of_diffusers(model) else _REMEDY
+        meet(f"save_pretrained({given.get('save_directory', '')})", remedy, _LONGEST_WAIT_SECONDS)
         with phases.during(Phase.SAVE):
             weights = _of_deepspeed(engine, model) if engine is not None else _of_fsdp(model)
             return _written(inherited, model, weights, args, kwargs) if current_ranks().rank == 0 else None

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from memtune.units import MIB
 from memtune.wire.report import EXIT_CODES, Device, Ending, Memory, Report
 from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
@@ -27,16 +28,31 @@ def hung(silent_seconds: float) -> Failure:
     return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
 
 
-def bad_input(error: Exception) -> Failure:
-    """The failure of a run with bad input."""
+def bad_input(error: BaseException) -> Failure:
+    """The failure of a run that was given what cannot work."""
     ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
     return Failure(ending, EXIT_CODES[ending], str(error))
+
+
+def out_of_memory(watch: Watch) -> Failure | None:
+    """The failure of a script that caught an out-of-memory in its training loop and trained no more, else None."""
+    ran_out = watch.out_of_memory
+    if ran_out is None or watch.ran_out_in is None:
+        return None
+    message = (
+        "the script caught an out-of-memory and made no optimizer step after it: "
+        f"{ran_out.requested_bytes / MIB:,.1f} MiB could not be allocated in phase {ran_out.phase}"
+    )
+    return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], message)
 
 
 def ended_well(
     watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, length: TrainingLength
 ) -> Failure:
     """What it comes to when a script ends without an error: success, unless it never trained, or not to its end."""
+    ran_out = out_of_memory(watch) if watch is not None else None
+    if ran_out is not None:
+        return ran_out
     message = _never_stepped(watch, rank, load) or ("" if settings.is_probe else length.unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
     return Failure(ending, EXIT_CODES.get(ending, 0), message)
@@ -116,7 +132,7 @@ def _measured(report: Report, watch: Watch) -> Report:
     evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
     measured = replace(
         report,
-        warnings=script_warnings.told(evaluation),
+        warnings=script_warnings.told(evaluation, watch.untold_saves),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # The watchdog's thread reports a hang; its current device is GPU 0, and querying it might block.

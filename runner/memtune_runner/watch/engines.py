@@ -51,18 +51,30 @@ def describe(model: torch.nn.Module) -> DetectedEngine:
 def fsdp_sharding(model: torch.nn.Module) -> str | None:
     """Return FSDP's strategy by its name in plans, right after a training forward pass; None for other engines.
 
-    Full sharding frees the blocks' weights after the forward pass; the other strategy keeps them; replicated shards
-    show in the mesh. The root counts only if it is the only unit, because it is needed again at once.
+    Full sharding frees the blocks' weights again after the forward pass, the other strategy keeps them; copies of the
+    shards show in the mesh. The root is needed again at once: where it is the one unit and keeps its weights, both
+    strategies look the same, and None is returned.
     """
     wrapper, backend = _wrapper(model)
     if backend != "fsdp":
         return None
     if hasattr(wrapper, "sharding_strategy"):
         return _FSDP1_SHARDINGS.get(wrapper.sharding_strategy.name)
-    units = [each for each in model.modules() if any(kind.__name__ == "FSDPModule" for kind in type(each).__mro__)]
+    units = _fsdp_units(model)
     if any(mesh.ndim > 1 for mesh in _meshes(wrapper)):
         return "fsdphyb"
-    return "fsdp" if any(True for unit in units[1:] or units for _ in _meshes(unit)) else "fsdpsgo"
+    if any(True for unit in units[1:] or units for _ in _meshes(unit)):
+        return "fsdp"
+    return None if len(units) == 1 else "fsdpsgo"
+
+
+def is_one_fsdp_unit(model: torch.nn.Module) -> bool:
+    """Whether FSDP2 shards the model as a whole, no block of it apart."""
+    return len(_fsdp_units(model)) == 1
+
+
+def _fsdp_units(model: torch.nn.Module) -> list[torch.nn.Module]:
+    return [each for each in model.modules() if any(kind.__name__ == "FSDPModule" for kind in type(each).__mro__)]
 
 
 def _meshes(module: torch.nn.Module) -> Iterator[Any]:

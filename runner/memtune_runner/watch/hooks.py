@@ -33,7 +33,7 @@ def hook_torch(watch: Watch, patches: Patches) -> None:
     patches.wrap(torch.amp.GradScaler, "step", _scaler_step(watch))
     patches.wrap(torch, "save", _saving)
     before = register_optimizer_step_pre_hook(lambda optimizer, _, __: watch.optimizer_began(optimizer))
-    after = register_optimizer_step_post_hook(lambda _, __, ___: watch.optimizer_ended())
+    after = register_optimizer_step_post_hook(lambda optimizer, _, __: watch.optimizer_ended(optimizer))
     patches.when_undone(before.remove)
     patches.when_undone(after.remove)
 
@@ -58,14 +58,21 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
 
 
 def hook_process_group(patches: Patches) -> None:
-    """Hook the end of the process group, after which other ranks must not wait for this one in a save."""
+    """Notice that this rank leaves the others, who may wait for it in a save, or waits for them elsewhere."""
 
     def destroy(inherited: Inherited, group: Any = None) -> Any:
         if group in (None, torch.distributed.group.WORLD):
             meeting.leave()
         return inherited(group)
 
+    def barrier(inherited: Inherited, group: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if group not in (None, torch.distributed.group.WORLD):
+            return inherited(group, *args, **kwargs)
+        with meeting.in_barrier():
+            return inherited(group, *args, **kwargs)
+
     patches.wrap(torch.distributed, "destroy_process_group", destroy)
+    patches.wrap(torch.distributed, "barrier", barrier)
 
 
 def hook_safetensors(module: ModuleType, patches: Patches) -> None:
@@ -168,7 +175,7 @@ def _scaler_step(watch: Watch) -> Inherited:
         watch.engine_began()
         result = inherited(scaler, optimizer, *args, **kwargs)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-        watch.scaler_ended(skipped=any(bool(each.item()) for each in found))
+        watch.scaler_ended(optimizer, skipped=any(bool(each.item()) for each in found))
         return result
 
     return step

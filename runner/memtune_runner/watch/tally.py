@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
 
 class _Passes:
     """The passes that yielded the gradients of one step, each with the samples seen since the previous pass."""
@@ -21,17 +24,30 @@ class _Passes:
         self._rows_ahead = self._tokens_ahead = 0
 
 
+class _OfOptimizer(NamedTuple):
+    """How many steps one optimizer has made, and the largest of them."""
+
+    steps: int = 0
+    micro_steps: int = 0
+    samples: int = 0
+
+
 class Tally:
     """The batches of a run: the sum of their samples, and otherwise the largest, as the last may be smaller.
 
-    Gradients come from backward passes, or the script requests them and sets them itself. In a step with both, the
-    requested ones served something else, such as a gradient penalty or balancing several losses.
+    Gradients come from backward passes, or a script asks for them and sets them itself. Where both are in one step,
+    what was asked for served something else, such as a penalty or the balance of several losses.
+
+    ``takes_turns`` is set where several optimizers step in turn, as those of a GAN do: they may train on the same
+    samples, so that nobody can add them up. One of them may also need several passes for each of its samples, so the
+    step that has the fewest tells the accumulation.
     """
 
     def __init__(self) -> None:
         self.micro_batch: int | None = None
-        self.micro_steps: int | None = None
-        self.samples_per_step: int | None = None
+        self._steps: dict[Hashable, _OfOptimizer] = {}
+        self._last: Hashable = None
+        self.takes_turns = False
         self.largest_tokens: int | None = None
         self.checkpointed_blocks: int | None = None
         self.evaluation_batch: int | None = None
@@ -42,8 +58,18 @@ class Tally:
 
     @property
     def trained_samples(self) -> int | None:
-        """The samples of all steps on this rank; None if those of a step could not be counted."""
-        return self._trained_samples if self._is_countable else None
+        """The samples of all steps on this rank; None where those of a step could not be counted."""
+        return self._trained_samples if self._is_countable and not self.takes_turns else None
+
+    @property
+    def micro_steps(self) -> int | None:
+        """The micro-batches of a step; None before the first."""
+        return self._of_step(each.micro_steps for each in self._steps.values())
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """Its samples, over all ranks."""
+        return self._of_step(each.samples for each in self._steps.values())
 
     @property
     def micro_steps_now(self) -> int:
@@ -83,14 +109,25 @@ class Tally:
         """Record that the script requested gradients as values."""
         self._asked.began()
 
-    def stepped(self, world: int) -> None:
-        """Record the end of an optimizer step over ``world`` ranks."""
-        now = self._now
-        self.micro_steps = max(self.micro_steps or 0, now.count)
-        self.samples_per_step = max(self.samples_per_step or 0, now.samples * world)
+    def stepped(self, world: int, optimizer: Hashable = None) -> None:
+        """A step of this ``optimizer`` over ``world`` ranks has ended."""
+        now, before = self._now, self._steps.get(optimizer, _OfOptimizer())
+        self.takes_turns |= optimizer in self._steps and optimizer != self._last
+        self._last = optimizer
+        self._steps[optimizer] = _OfOptimizer(
+            before.steps + 1, max(before.micro_steps, now.count), max(before.samples, now.samples * world)
+        )
         self._trained_samples += now.samples
         self._is_countable &= now.samples > 0 or not now.count
         self._backward, self._asked = _Passes(), _Passes()
+
+    @property
+    def most_steps(self) -> int:
+        """The steps of the optimizer that has made the most."""
+        return max((each.steps for each in self._steps.values()), default=0)
+
+    def _of_step(self, values: Iterable[int]) -> int | None:
+        return (min if self.takes_turns else max)(values, default=None)
 
     @property
     def _now(self) -> _Passes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import weakref
@@ -12,9 +13,10 @@ from typing import Any
 import torch
 
 from memtune.wire.report import Applied, Device, Phase, ReportedComponent
+from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.device.statistics import Statistics, is_full
-from memtune_runner.rank import library_step, phases
+from memtune_runner.device.statistics import Reading, Statistics, is_full
+from memtune_runner.rank import library_step, phases, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.probe import Probe
@@ -22,7 +24,15 @@ from memtune_runner.rank.reading import Reading
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
-from memtune_runner.watch.engines import DetectedEngine, compute_dtype, describe, fsdp_sharding, learns, main_dtype
+from memtune_runner.watch.engines import (
+    DetectedEngine,
+    compute_dtype,
+    describe,
+    fsdp_sharding,
+    is_one_fsdp_unit,
+    learns,
+    main_dtype,
+)
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
@@ -34,6 +44,14 @@ from memtune_runner.watch.tally import Tally
 
 # Reading the allocator's counters takes 0.1 ms, and writing them as much again.
 READING_PERIOD_SECONDS = 1.0
+# How a script saves a checkpoint that is resumed from.
+_SAVES = {
+    "env": "call memtune_runner.checkpoint_saved after each save",
+    "hf-trainer": "let the Trainer save below $MEMTUNE_CHECKPOINT_PATH",
+    "accelerate": "call accelerator.save_state below $MEMTUNE_CHECKPOINT_PATH",
+    "lightning": "save whole checkpoints by a ModelCheckpoint, or a state with its optimizer by fabric.save",
+    "sdk": "call engine.save",
+}
 
 
 class Watch:
@@ -61,6 +79,7 @@ class Watch:
         self.evaluates = False
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
+        self.ran_out_in: Phase | None = None  # within the training loop, and no step was made since
         self.save_covered = self.evaluation_covered = False
         self._plan_check = PlanCheck(settings)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
@@ -70,10 +89,14 @@ class Watch:
         self._gradient_dtype: str | None = None
         self._model: weakref.ref[torch.nn.Module] | None = None  # weak, so that the script can delete the model
         self._engine_depth = 0
+        self._numbers = itertools.count()
+        self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._optimizer_began: float | None = None
         self._disturbed = False
         self._awaits_gradients = False
         self._saves = 0
+        self._saves_before: int | None = None  # the first step
+        self._trains_after_save = False
         self._last_reading = float("-inf")
 
     def attach(self, statistics: Statistics) -> None:
@@ -172,10 +195,10 @@ class Watch:
         if not self._engine_depth:
             self._optimizer_began = self._time_in_order()
 
-    def optimizer_ended(self) -> None:
-        """Handle the end of an optimizer's step; within an engine's or scaler's step it is part of that."""
+    def optimizer_ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step is over. Within an engine's step or a scaler's it is part of theirs."""
         if not self._engine_depth:
-            self._step_ended(self.counter.optimizer_stepped())
+            self._step_ended(self.counter.optimizer_stepped(), optimizer)
 
     def engine_began(self) -> None:
         """Handle the start of an engine's or loss scaler's step; optimizers within it do not count."""
@@ -187,11 +210,11 @@ class Watch:
         self._engine_depth -= 1
         self._step_ended(self.counter.engine_stepped(steps, skipped))
 
-    def scaler_ended(self, skipped: bool) -> None:
-        """Handle the end of a loss scaler's step."""
+    def scaler_ended(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+        """A loss scaler has let this optimizer step, or not."""
         self._engine_depth -= 1
-        if not self._engine_depth:  # otherwise DeepSpeed uses the scaler and counts both
-            self._step_ended(self.counter.optimizer_stepped(skipped))
+        if not self._engine_depth:  # else DeepSpeed uses the scaler, and counts for both
+            self._step_ended(self.counter.optimizer_stepped(skipped), optimizer)
 
     def note_saves(self) -> None:
         """Note whether anything was saved since the last call."""
@@ -238,6 +261,19 @@ class Watch:
         """The warning that a probe peaked in its evaluation; else empty."""
         return self._evaluation_peak.warning
 
+    @property
+    def untold_saves(self) -> str:
+        """That a relaunch finds nothing of what the script saved before it trained on; empty where it does."""
+        settings = self.settings
+        if settings.is_probe or settings.checkpoint_path is None or not self._trains_after_save:
+            return ""
+        if checkpoints.last_completed() is not None:
+            return ""
+        return (
+            "the script has saved, but no checkpoint that a relaunch goes on from, so it would begin at "
+            f"{settings.resume_samples} samples again: {_SAVES[settings.integration]}"
+        )
+
     def device_is_full(self) -> bool:
         """Whether a library may have found no room for its handle."""
         return self.statistics is not None and is_full(self.statistics)
@@ -260,6 +296,12 @@ class Watch:
         model = self._model() if self._model is not None else None
         if model is not None and self._engine is not None and self._engine.backend == "fsdp" and not self._sharding:
             self._sharding = fsdp_sharding(model)
+            if self._sharding is None and is_one_fsdp_unit(model):
+                script_warnings.warn(
+                    "the script gives FSDP the model as one unit, so that each forward pass gathers all weights: "
+                    "call fully_shard on each block before the model",
+                    once="one unit",
+                )
 
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)
@@ -272,7 +314,7 @@ class Watch:
         self.statistics.synchronize()
         return time.monotonic()
 
-    def _step_ended(self, is_new: bool) -> None:
+    def _step_ended(self, is_new: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
         ended = self._time_in_order()
         if ended is not None and self._optimizer_began is not None and self.tally.micro_steps_now:
             self.pace.optimizer_took(ended - self._optimizer_began)
@@ -280,12 +322,16 @@ class Watch:
         if not is_new:
             return
         now = time.monotonic()
+        self._went_on()
+        if self._saves_before is None:
+            self._saves_before = phases.times_ended(Phase.SAVE)
+        self._trains_after_save |= phases.times_ended(Phase.SAVE) > self._saves_before
         self.training_loop.stepped()
         self.note_saves()
         self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
         if self.when_stepped is not None and self.pace.last_seconds is not None:
             self.when_stepped(self.pace.last_seconds, self.tally.tokens_now)
-        self.tally.stepped(_world())
+        self.tally.stepped(_world(), self._number_of(optimizer))
         self._disturbed = False
         self.hang.sign_of_life(now)
         if self.probe is not None:
@@ -295,6 +341,27 @@ class Watch:
         if self.probe is not None:
             self._step_measured(self.probe)
         self._read_now_and_then(now)
+
+    def _is_in_loop(self) -> bool:
+        """Whether the script is within its training loop now: an evaluation, a save or the next batch may be, too."""
+        if phases.current() in (Phase.FORWARD, Phase.BACKWARD):
+            return True
+        return phases.current() is not Phase.INIT and not self.training_loop.is_left()
+
+    def _number_of(self, optimizer: torch.optim.Optimizer | None) -> int | None:
+        if optimizer is not None and optimizer not in self._optimizers:
+            self._optimizers[optimizer] = next(self._numbers)
+        return self._optimizers[optimizer] if optimizer is not None else None
+
+    def _went_on(self) -> None:
+        phase, self.ran_out_in = self.ran_out_in, None
+        if phase is None:
+            return
+        is_beside = phase in (Phase.EVALUATION, Phase.SAVE)
+        lost = f"its {phase} is not complete" if is_beside else "the samples of that batch may not have been trained"
+        script_warnings.warn(
+            f"the script caught an out-of-memory in phase {phase} and went on: {lost}", once=f"caught in {phase}"
+        )
 
     def _step_measured(self, probe: Probe) -> None:
         """Report the last step to the probe, which may end early because of it."""
@@ -325,6 +392,8 @@ class Watch:
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, self.statistics.device_type)
         is_first = self.out_of_memory is None
+        if self._is_in_loop():
+            self.ran_out_in = phases.current()
         self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
         path = self.settings.report_path
         if path is not None and is_first:  # a script may retry with a smaller batch and fail again and again

@@ -14,15 +14,24 @@ from typing import TYPE_CHECKING
 from memtune.allocator import AllocatorSettings
 from memtune.units import MIB
 from memtune.wire import environment
-from memtune.wire.report import Device
+from memtune.wire.report import Device, Ending
 from memtune_runner import integrations
-from memtune_runner.checkpoints import meeting
+from memtune_runner.checkpoints import meeting, whole_model
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.checkpoints.meeting import Lookout
 from memtune_runner.command import called_launchers
 from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.engine import deepspeed_on_cpu
-from memtune_runner.rank import library_step, phases, probe, progress, script_warnings, stacks, training_length
+from memtune_runner.rank import (
+    bad_input,
+    library_step,
+    phases,
+    probe,
+    progress,
+    script_warnings,
+    stacks,
+    training_length,
+)
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.failures import Failure, of_exception
 from memtune_runner.rank.hang_grace import Patience
@@ -89,6 +98,7 @@ class _Worker:
         self._imports, self._patches = ImportWatch(), Patches()
 
     def begin(self) -> None:
+        bad_input.reset()
         phases.reset()
         library_step.reset()
         training_length.reset()
@@ -114,8 +124,8 @@ class _Worker:
         )
 
     def _samples(self) -> int:
-        """Return the samples trained over all ranks; steps skipped by a loss scaler consumed samples, too."""
-        steps = self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
+        """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
+        steps = _steps(self._watch) if self._watch else 0
         return (self._load.samples if self._load else 0) + steps * self._settings.global_batch
 
     def _counted(self) -> int:
@@ -126,16 +136,22 @@ class _Worker:
         if self._watch is None:
             return Progress()
         counter = self._watch.counter
-        steps = counter.steps + counter.skipped
+        steps = _steps(self._watch)
         full, counted = steps * self._settings.global_batch, self._counted() * self._rank.world
         samples = min(full, counted) if counted else full
         return Progress(counter.backward_passes, steps, samples)
 
     def failure_of(self, error: BaseException) -> Failure:
         """What the error says the script died of, on a device that is as full as it left it."""
-        if isinstance(error, (SettingsError, BadInputError)):
-            return ending.bad_input(error)
-        return of_exception(error, self._watch.device_is_full) if self._watch else of_exception(error)
+        refusal = bad_input.first_refusal()  # what the script dies of after it has caught one is no cause
+        if refusal is not None or isinstance(error, (SettingsError, BadInputError)):
+            return ending.bad_input(refusal or error)
+        if self._watch is None:
+            return of_exception(error)
+        failure = of_exception(error, self._watch.device_is_full)
+        if failure.ending is Ending.ERROR and isinstance(error, SystemExit):
+            return ending.out_of_memory(self._watch) or failure
+        return failure
 
     def end(self, failure: Failure) -> None:
         """Write the report and take everything down."""
@@ -150,11 +166,15 @@ class _Worker:
 
     def end_well(self) -> int:
         """End without an error of the script's; the exit code tells whether that was enough."""
-        if not self._must_train and not (self._watch and self._watch.counter.steps):
+        refusal = bad_input.first_refusal()
+        if not self._must_train and refusal is None and not (self._watch and self._watch.counter.steps):
             self._imports.remove()
             self._patches.undo()
             return 0
-        failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
+        if refusal is not None:
+            failure = ending.bad_input(refusal)
+        else:
+            failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
         self.end(failure)
         return failure.exit_code
 
@@ -185,7 +205,8 @@ class _Worker:
             self._imports.when_imported(name, hook)
         self._publish(watch)
         self._start_watchdog(watch)
-        if self._rank.world > 1 and self._settings.checkpoint_path is not None:
+        is_met = self._settings.checkpoint_path is not None or whole_model.is_gathered(self._settings)
+        if self._rank.world > 1 and is_met:
             hooks.hook_process_group(self._patches)
             lookout = Lookout(self._hang_limits.period_seconds)
             lookout.start()
@@ -259,6 +280,11 @@ class _Worker:
             print(f"memtune: rank {self._rank.rank} hangs: {failure.message}", file=sys.stderr, flush=True)
             stacks.show()
             self._leave_report(failure)
+
+
+def _steps(watch: Watch) -> int:
+    """The steps behind the weights; of optimizers that take turns those of one, for they may train on the same."""
+    return watch.tally.most_steps if watch.tally.takes_turns else watch.counter.steps + watch.counter.skipped
 
 
 def _allocator_settings(settings: Settings) -> AllocatorSettings:

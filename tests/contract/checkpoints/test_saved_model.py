@@ -61,6 +61,7 @@ def test_of_adapters_under_fsdp_only_what_is_trained_is_gathered(tmp_path: Path)
     ("kind", "words"),
     [
         ("main", "was called on rank 0 only, and rank 1 went on without it: call it on every rank"),
+        ("barrier", "was called on rank 0 only, and rank 1 went on without it: call it on every rank"),
         ("part", "LlamaModel.save_pretrained would save empty weights, since plan bf16-z3-none-mb2x1-bk1m shards them"),
     ],
 )

@@ -92,3 +92,5 @@ else:
         whole.save_pretrained(directory, is_main_process=accelerator.is_main_process)
     elif accelerator.is_main_process:
         (whole.model if kind == "part" else whole).save_pretrained(directory)
+    if kind == "barrier":
+        accelerator.wait_for_everyone()

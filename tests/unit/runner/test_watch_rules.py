@@ -99,6 +99,28 @@ def test_samples_that_nobody_saw_in_a_step_are_not_counted_as_none() -> None:
     assert tally.trained_samples is None
 
 
+def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passes() -> None:
+    tally = Tally()
+    for _ in range(2):  # a discriminator sees real and false samples of each, the generator makes the false ones
+        for optimizer, passes in (("discriminator", 2), ("generator", 1)):
+            for _ in range(passes):
+                tally.forward_began(8, 8)
+                tally.backward_began()
+            tally.stepped(1, optimizer)
+    assert (tally.takes_turns, tally.most_steps) == (True, 2)
+    assert (tally.micro_steps, tally.samples_per_step) == (1, 8)
+    assert tally.trained_samples is None, "the same samples may have been trained by both"
+
+
+def test_trainings_one_after_the_other_do_not_take_turns() -> None:
+    tally = Tally()
+    for optimizer in (0, 0, 1, 1):
+        tally.forward_began(8, 8)
+        tally.backward_began()
+        tally.stepped(1, optimizer)
+    assert (tally.takes_turns, tally.trained_samples) == (False, 32)
+
+
 def test_a_model_that_sees_its_samples_twice_before_the_backward_pass_sees_them_once() -> None:
     tally = Tally()
     for _ in range(2):
