@@ -15,7 +15,7 @@ import torch
 from memtune.wire.report import Applied, Device, Phase, ReportedComponent
 from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.device.statistics import Reading, Statistics, is_full
+from memtune_runner.device.statistics import Statistics, is_full
 from memtune_runner.rank import library_step, phases, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size

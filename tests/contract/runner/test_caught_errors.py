@@ -11,7 +11,7 @@ from watched import Outcome
 from memtune.units import MIB
 from memtune.wire.report import Ending, Phase
 
-LOOP = Path(__file__).parents[1] / "support" / "catching_loop.py"
+LOOP = Path(__file__).parents[2] / "support" / "programs" / "catching_loop.py"
 
 
 def run(kind: str, directory: Path, plan: str = "fp32-ddp-none-mb4x1", **variables: str) -> Outcome:

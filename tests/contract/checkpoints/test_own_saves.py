@@ -10,7 +10,7 @@ from watched import Outcome
 
 from memtune.wire.report import Ending
 
-LOOP = Path(__file__).parents[1] / "support" / "own_saves_loop.py"
+LOOP = Path(__file__).parents[2] / "support" / "programs" / "own_saves_loop.py"
 
 
 def run(kind: str, directory: Path, plan: str = "fp32-ddp-none-mb4x1") -> Outcome:
