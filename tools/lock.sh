@@ -26,11 +26,12 @@ echo torch | lock --extra cli --extra operator --constraint tools/dev.lock --con
 printf 'bitsandbytes\ntorchao\n' | lock --no-deps - --output-file tools/eight-bit.lock
 
 # The programs that tests/scripts runs, with what they bring beside the development environment. LitGPT asks for an
-# older hub than transformers does, and needs none for models on the disk.
+# older hub than transformers does, and needs none for models on the disk. timm imports a stand-in for torchvision, whose
+# builds differ as those of torch do.
 have=$(sed -n 's/^\([a-zA-Z0-9_.-]*\)==.*/--no-emit-package \1/p' tools/dev.lock)
 # shellcheck disable=SC2086
-printf 'datasets\nevaluate\nlitgpt>=0.5\nsentence-transformers\ntrl\n' | lock --constraint tools/dev.lock --constraint tools/torch.lock \
-    --override <(grep -oE '^huggingface-hub==[0-9.]+' tools/dev.lock) $cuda $have \
+printf 'datasets\nevaluate\nlitgpt>=0.5\nsentence-transformers\ntimm\ntrl\n' | lock --constraint tools/dev.lock --constraint tools/torch.lock \
+    --override <(grep -oE '^huggingface-hub==[0-9.]+' tools/dev.lock) $cuda $have --no-emit-package torchvision \
     - --output-file tools/scripts.lock
 # torchtune imports what torchao had until 0.15. Its extra of the hub only downloads.
 have=$(sed -n 's/^\([a-zA-Z0-9_.-]*\)==.*/--no-emit-package \1/p' tools/dev.lock tools/scripts.lock)

@@ -1,15 +1,15 @@
-"""Loops that train on images: one that DeepSpeed's configuration drives, and one in the manner of image libraries."""
+"""Loops that train on images: one that DeepSpeed's configuration drives, and one in the manner of timm's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from script_runs import CHECKPOINTS, PROGRAMS, job, run, shrinking
 
 # MemTune knows no convolutions: the plan is given, and what is predicted of this model decides nothing.
 MODEL = {"architecture": {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}}
 TRAINING = {"globalBatchSize": 8, "sequenceLength": 256, "attention": "sdpa"}
-RESTARTS = {"allowRestart": True}
 
 
 def test_a_loop_of_deepspeeds_takes_its_configuration(tmp_path: Path) -> None:
@@ -22,20 +22,18 @@ def test_a_loop_of_deepspeeds_takes_its_configuration(tmp_path: Path) -> None:
     assert ended.samples == 96, "two epochs of 48"
 
 
-def test_a_plain_loop_recovers_from_the_start_where_it_tells_of_no_checkpoint(tmp_path: Path) -> None:
+def test_a_loop_of_timms_recovers_in_training_with_the_same_losses(tmp_path: Path) -> None:
     batches = ["--batch-size", "$(MEMTUNE_MICRO_BATCH)", "--grad-accum-steps", "$(MEMTUNE_ACCUMULATION)"]
-    command = ["python", str(PROGRAMS / "images_plain.py"), *batches, "--amp", "--output", f"{CHECKPOINTS}/run"]
-    body = job(
-        command,
-        "bf16-ddp-none-mb8x1-sdpa",
-        "env",
-        model=MODEL,
-        training=TRAINING,
-        retry=RESTARTS,
-        resources=shrinking("32Mi", 3, "55%"),
-    )
-    ended = run(body, tmp_path)
-    first, last = ended.status["attempts"][0], ended.status["attempts"][-1]
-    assert (first["verdict"], last["verdict"], last["resume"]) == ("device-oom", "succeeded", "no")
-    ended.check_applied()
-    assert ended.samples == 96, "two epochs of 48"
+    saves = ["--output", f"{CHECKPOINTS}/run", "--resume", "$(MEMTUNE_RESUME_FROM)"]
+    command = ["python", str(PROGRAMS / "images_timm.py"), *batches, *saves, "--amp"]
+    body = job(command, "bf16-ddp-none-mb8x1-sdpa", "env", model=MODEL, training=TRAINING)
+    whole = run(body, tmp_path / "whole")
+    body["spec"]["resources"] = shrinking("128Mi", 8, "65%")
+    shrunk = run(body, tmp_path / "shrunk")
+    first, last = shrunk.status["attempts"]
+    assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", 48)
+    for each in (whole, shrunk):
+        each.check_applied()
+        assert each.samples == 144, "three epochs of 48"
+    assert sorted(whole.losses) == list(range(1, 19))
+    assert shrunk.losses == pytest.approx(whole.losses, rel=2e-3)

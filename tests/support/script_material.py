@@ -48,14 +48,17 @@ HF_CONFIG: dict[str, Any] = {
 }
 
 
-class Material(NamedTuple):
-    """Directories of a decoder, and of data sets with a train and a test split.
+# Of the same with layers so wide that what they pass on takes most of the memory.
+WIDE_CONFIG: dict[str, Any] = {**HF_CONFIG, "intermediate_size": 1024}
 
-    Texts, pairs of a good and a bad answer, sentences of graded similarity. ``instructions`` is a file, ``hub`` has
-    ``glue``'s data set and metric under the names by which programs load them, found there first.
-    """
+
+class Material(NamedTuple):
+    """Directories: two decoders, and data sets with a train and a test split: texts, pairs of a good and a bad answer,
+    sentences that are more or less alike. ``instructions`` is a file, ``hub`` a directory with ``glue``'s data set and
+    metric under the names by which programs load them, which finds them there before it looks for them elsewhere."""
 
     llama: Path
+    wide: Path
     texts: Path
     pairs: Path
     alike: Path
@@ -67,6 +70,7 @@ def make_material(root: Path) -> Material:
     """Make all of it below ``root``: 48 rows to train on and 16 to evaluate."""
     made = Material(
         save_llama(root / "llama"),
+        save_llama(root / "wide", WIDE_CONFIG),
         *(root / name for name in ("texts", "pairs", "alike", "instructions.json", "hub")),
     )
     asked = [{"instruction": sentence(row), "input": "", "output": sentence(row + 3, 30)} for row in range(48)]
@@ -88,28 +92,29 @@ def _pair(row: int) -> dict[str, Any]:
 
 
 def _alike(row: int) -> dict[str, Any]:
-    return {"sentence1": sentence(row), "sentence2": sentence(row + row % 3), "score": 1.0 - row % 3 / 2}
+    alike = {"sentence1": sentence(row, 50), "sentence2": sentence(row + row % 3, 50)}
+    return {**alike, "score": 1.0 - row % 3 / 2}
 
 
 def _paraphrase(row: int) -> dict[str, Any]:
     return {"sentence1": sentence(row, 6), "sentence2": sentence(row + row % 2, 6), "label": row % 2, "idx": row}
 
 
-def save_llama(directory: Path) -> Path:
-    """Save a decoder with random weights and a byte tokenizer."""
+def save_llama(directory: Path, described: dict[str, Any] = HF_CONFIG) -> Path:
+    """A decoder with random weights, and a tokenizer of bytes beside it."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    config = LlamaConfig(**{**HF_CONFIG, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1})
+    config = LlamaConfig(**{**described, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1})
     LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<pad>", "<eos>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=HF_CONFIG["vocab_size"], special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=described["vocab_size"], special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator((sentence(number) for number in range(100)), trainer)
     tokens = {"pad_token": special[0], "bos_token": special[1], "eos_token": special[1]}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)  # type: ignore[no-untyped-call]  # has no types

@@ -54,7 +54,7 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
     found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
     if isinstance(found, Exhausted):
-        return None
+        return _outputs_on_host(context, last, kind)
     return Next(
         plan,
         found.rungs[0],
@@ -62,6 +62,22 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
         found.sharded_save or last.sharded_save,
         last.host_request_bytes,
     )
+
+
+def _outputs_on_host(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
+    """Of an evaluation in batches of one, the Trainer can still move what it collects to the host.
+
+    It does so together with each smaller batch, so there is nothing left to move after any of these.
+    """
+    earlier = (each for each in context.status.attempts if each.number < last.number)
+    if (
+        kind is not OutOfMemoryKind.EVALUATION
+        or context.job.spec.integration != "hf-trainer"
+        or last.evaluation_batch != 1
+        or any(each.out_of_memory == kind.value for each in earlier)
+    ):
+        return None
+    return Next(plan_of(last), "evaluation-outputs", 1, last.sharded_save, last.host_request_bytes)
 
 
 def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> bool:

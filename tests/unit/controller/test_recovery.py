@@ -255,6 +255,22 @@ def test_a_script_that_keeps_its_evaluation_batch_is_not_asked_twice() -> None:
     assert not {"checkpointing", "micro-batch"} & set(after["rung"].split("+"))
 
 
+@pytest.mark.parametrize(("integration", "moves"), [("hf-trainer", True), ("lightning", False)])
+def test_an_evaluation_in_batches_of_one_moves_its_outputs_to_the_host_where_the_integration_can(
+    integration: str, moves: bool
+) -> None:
+    cluster = launched(make_job(integration=integration, template=template()))
+    plan = last(cluster)["plan"]
+    ones = {"phase": Phase.EVALUATION, "applied": Applied(evaluation_batch=1)}
+    die(cluster, Ending.DEVICE_OOM, 85, **ones, **SAVED)
+    after = last(cluster)
+    told = (after["plan"], after["rung"], after.get("evaluationBatch"))
+    assert (told == (plan, "evaluation-outputs", 1)) is moves
+    cluster.start(after["name"])
+    die(cluster, Ending.DEVICE_OOM, 85, **ones, **SAVED)
+    assert "evaluation-outputs" not in last(cluster)["rung"], "they are there already"
+
+
 @pytest.mark.parametrize(("stage", "gathers"), [(1, False), (3, True)])
 def test_an_out_of_memory_in_a_save_changes_gathering_where_there_is_any(stage: int, gathers: bool) -> None:
     space = {"zeroStages": [stage], "checkpointing": ["none", "full"], "backends": ["deepspeed"]}

@@ -15,6 +15,6 @@ def test_the_versions_in_the_table_are_those_of_the_locks() -> None:
     locks = "".join((ROOT / "tools" / name).read_text() for name in ("scripts.lock", "torchtune.lock", "dev.lock"))
     assert {name for name, _ in told} == {
         *("accelerate", "deepspeed", "evaluate", "lightning", "litgpt", "peft", "sentence-transformers"),
-        *("torchao", "torchtune", "trl"),
+        *("timm", "torchao", "torchtune", "transformers", "trl"),
     }
     assert [f"{name}=={version}" for name, version in told if f"{name}=={version} " not in locks] == []

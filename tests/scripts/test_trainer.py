@@ -1,0 +1,22 @@
+"""transformers' Trainer with a metric of its own, in evaluations that could not have smaller batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from script_material import Material
+from script_runs import CHECKPOINTS, PROGRAMS, job, run, shrinking
+
+
+def test_an_evaluation_recovers_that_collects_too_many_outputs_on_the_gpu(material: Material, tmp_path: Path) -> None:
+    command = ["python", str(PROGRAMS / "metrics_trainer.py"), str(material.llama), str(material.texts)]
+    plan = "bf16-ddp-none-mb1x8-sdpa"
+    # The logits of eleven rows are the first tensor that needs a segment of 20 MiB.
+    ended = run(job([*command, f"{CHECKPOINTS}/run"], plan, resources=shrinking("64Mi", 1, "72%")), tmp_path)
+    first, last = ended.status["attempts"]
+    assert (first["verdict"], first["outOfMemory"], first["evaluationBatch"]) == ("device-oom", "evaluation", 1)
+    assert (last["verdict"], last["plan"], last["rung"]) == ("succeeded", plan, "evaluation-outputs")
+    assert last["resumedSamples"] == 8
+    ended.check_applied()
+    assert ended.samples == 32
+    assert "'eval_rows': '48'" in ended.printed
