@@ -28,7 +28,8 @@ rows = load_dataset(data).map(
 
 def accuracy(predicted: EvalPrediction) -> dict[str, float]:
     logits: Any = predicted.predictions
-    right = logits.argmax(-1)[:, :-1] == predicted.label_ids[:, 1:]
+    labels: Any = predicted.label_ids
+    right = logits.argmax(-1)[:, :-1] == labels[:, 1:]
     return {"accuracy": float(right.mean()), "rows": float(len(right))}
 
 
