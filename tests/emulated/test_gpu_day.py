@@ -57,7 +57,7 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     for module, names in {prepare: ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"), collect: ("PREDICTIONS",)}.items():
         for name in names:
             monkeypatch.setattr(module, name, prepared / name.lower())
-    monkeypatch.setattr(prepare, "_fetch", lambda _: None)  # from a package index: tests/contract/test_gpu_day.py
+    monkeypatch.setattr(prepare, "_fetch", lambda _: None)  # from a package index: tests/contract/bench/test_gpu_day.py
     assert prepare.prepare(["3.12"], "h200-141gb", [_MODEL]) == 0
 
     parts = outcomes("1", results)
