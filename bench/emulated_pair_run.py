@@ -30,7 +30,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.emulated import process, store
-from memtune_runner.engine import backend_of, checkpointing, optimizers, precision
+from memtune_runner.engine import activation_checkpointing, backend_of, optimizers, precision
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.rank.settings import Settings
@@ -51,7 +51,7 @@ def measure(model: str, words: str, ranks: int) -> dict[str, Any]:
     _join(ranks)
     built, batch, loss = build(model, device)
     precision.prepare(built, plan, device)
-    checkpointing.apply(built, plan.checkpointing)
+    activation_checkpointing.apply(built, plan.checkpointing)
     backend = backend_of(built, Setup(_settings(plan, ranks), device, lambda m: optimizers.build(plan, m, 1e-4), 1.0))
     del built
     gc.collect()

@@ -31,7 +31,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import EXIT_CODES, Device, Ending
 from memtune.wire.run import RunKind
 from memtune_runner.device.statistics import CudaStatistics, Statistics, is_full
-from memtune_runner.engine import PlanError, backend_of, checkpointing, optimizers, precision
+from memtune_runner.engine import PlanError, activation_checkpointing, backend_of, optimizers, precision
 from memtune_runner.engine.decoder import Decoder
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Backend, Setup
@@ -113,7 +113,7 @@ def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -
     with _drawn_once():
         model = WithLoss(Decoder(facts, plan.attention))
     precision.prepare(model, plan, device)
-    checkpointing.apply(model, plan.checkpointing)
+    activation_checkpointing.apply(model, plan.checkpointing)
     backend = backend_of(model, Setup(settings, device, lambda each: optimizers.build(plan, each, 1e-4), 1.0))
     if plan.sharding.backend == "ddp":
         fake_ranks.average_in_place(backend.model)

@@ -29,7 +29,7 @@ from memtune.plans.plan import Plan
 from memtune.units import MIB
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
-from memtune_runner.engine import backend_of, checkpointing, optimizers
+from memtune_runner.engine import activation_checkpointing, backend_of, optimizers
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.rank.settings import Settings
@@ -110,7 +110,7 @@ def counted(make: Callable[[], Subject], plan: Plan) -> int:
     with replaced(functional, "linear", functional.linear), _no_collections(), VirtualGpu(LIMIT_BYTES) as gpu:
         subject = make()
         subject.model.train()
-        checkpointing.apply(subject.model, plan.checkpointing)
+        activation_checkpointing.apply(subject.model, plan.checkpointing)
         backend: Any = backend_of(subject.model, _setup(plan))
         if plan.sharding.backend == "ddp":
             fake_ranks.average_in_place(backend.model)

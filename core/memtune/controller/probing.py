@@ -21,7 +21,6 @@ from memtune.controller.predicting import best_candidate, natural, nothing_fits,
 from memtune.controller.records import (
     MOST_MISTAKES,
     TRIED,
-    backoff_of,
     counted,
     ended_as,
     has_ended,
@@ -30,6 +29,7 @@ from memtune.controller.records import (
     plan_of,
     with_probe,
 )
+from memtune.controller.retry_delay import backoff_of
 from memtune.controller.stale import current
 from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict

@@ -1,4 +1,4 @@
-"""Run records in the status: what they mean, how many are kept, and the retry delay (`backoff_of`)."""
+"""Run records in the status: what they mean, and how many are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from memtune.api.job import Job
 from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status
 from memtune.api.tuning import MAX_PROBES
-from memtune.controller.formats import to_seconds, to_text
+from memtune.controller.formats import to_text
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import find
 from memtune.plans.plan import Plan
@@ -29,10 +29,6 @@ RAN = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, Verdict.HUNG)
 COUNTED = (*RAN, Verdict.USER_ERROR)
 # This many mistakes of one job are no accident.
 MOST_MISTAKES = 2
-# A train run longer than this was well under way, so the backoff before the next one starts anew.
-_SETTLED_SECONDS = 600.0
-_BACKOFF_SECONDS = 10.0
-_LONGEST_BACKOFF_SECONDS = 300.0
 
 
 def has_ended(record: RecordStatus) -> bool:
@@ -146,33 +142,6 @@ def lost_twice(status: Status) -> tuple[str, ...]:
     """Nodes that took two train runs down."""
     lost = [record.lost_node for record in status.attempts if record.lost_node]
     return tuple(sorted({node for node in lost if lost.count(node) >= 2}))
-
-
-def backoff_of(records: Sequence[RunStatus], now: float) -> float:
-    """The retry delay: seconds until the next run of a kind may start, 10 s x 2^n after the last end, up to 5 min.
-
-    Only consecutive runs that the cluster or a failure ended count; after a probe with a result there is no delay.
-    """
-    idle = 0
-    for record in reversed(records):
-        if _needs_no_pause(record):
-            break
-        idle += 1
-    if records and isinstance(records[-1], AttemptStatus):
-        idle = max(idle, 1)
-    ended = to_seconds(records[-1].ended_at) if records else None
-    if not idle or ended is None:
-        return 0.0
-    pause = min(_BACKOFF_SECONDS * 2.0 ** min(idle - 1, 10), _LONGEST_BACKOFF_SECONDS)
-    # A clock that jumped back must not extend the delay.
-    return min(ended + pause - now, pause)
-
-
-def _needs_no_pause(record: RunStatus) -> bool:
-    started, ended = to_seconds(record.started_at), to_seconds(record.ended_at)
-    if isinstance(record, AttemptStatus):
-        return started is not None and ended is not None and ended - started > _SETTLED_SECONDS
-    return not has_ended(record) or ended_as(record, *TRIED)
 
 
 def new_name(job: Job, kind: RunKind, records: Sequence[RunStatus]) -> tuple[int, str]:

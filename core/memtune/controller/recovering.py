@@ -16,8 +16,9 @@ from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.launching import others_hold_gpus, record_attempt
 from memtune.controller.messages import ended
-from memtune.controller.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
+from memtune.controller.records import MOST_MISTAKES, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
+from memtune.controller.retry_delay import backoff_of
 from memtune.controller.verdict import Verdict
 from memtune.planning.advice import advise
 from memtune.planning.knowledge import PlanKnowledge

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import arguments
-from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import phases

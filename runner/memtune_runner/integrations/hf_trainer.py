@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.integrations import arguments
-from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator

@@ -12,8 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memtune.wire.trace import NUMERICS, Parameter, Program, Trace
+from memtune_runner.engine.activation_checkpointing import switch_off_own
 from memtune_runner.engine.blocks import repeated_blocks
-from memtune_runner.engine.checkpointing import switch_off_own
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.problems import TracingError

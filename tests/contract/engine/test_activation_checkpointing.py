@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils import checkpoint as torch_checkpoint
 
 from memtune.plans.knobs import Checkpointing
-from memtune_runner.engine import checkpointing
+from memtune_runner.engine import activation_checkpointing
 from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.engine.offload import ActivationOffload
 
@@ -63,7 +63,7 @@ class Saved:
 def model_with(mode: str, layers: int = 4) -> Model:
     torch.manual_seed(3)
     model = Model(layers)
-    checkpointing.apply(model, Checkpointing.parse(mode))
+    activation_checkpointing.apply(model, Checkpointing.parse(mode))
     return model
 
 
@@ -130,7 +130,7 @@ def test_kept_results_must_not_change(rows: tuple[int, ...]) -> None:
 
     model = Model(0)
     model.layers.extend(InPlace() for _ in range(2))
-    checkpointing.apply(model, Checkpointing("selective"))
+    activation_checkpointing.apply(model, Checkpointing("selective"))
     with pytest.raises(RuntimeError, match="changed in place"):
         gradients(model)
 
@@ -140,7 +140,7 @@ def test_a_linear_layer_that_deepspeed_left_behind_is_taken_back(monkeypatch: py
 
     def gradients_of(mode: str) -> list[torch.Tensor]:
         model = decoder()
-        checkpointing.apply(model, Checkpointing.parse(mode))
+        activation_checkpointing.apply(model, Checkpointing.parse(mode))
         loss_of(model, next(global_batches())).backward()
         return [each.grad for each in model.parameters() if each.grad is not None]
 
@@ -167,8 +167,8 @@ def test_a_generator_that_takes_the_arguments_as_one_tuple_is_given_them_so(monk
 
 def test_a_model_without_repeated_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="repeated blocks of a model, and Linear has none"):
-        checkpointing.apply(nn.Linear(2, 2), Checkpointing("full"))
-    assert checkpointing.apply(nn.Linear(2, 2), Checkpointing("none")) == 0
+        activation_checkpointing.apply(nn.Linear(2, 2), Checkpointing("full"))
+    assert activation_checkpointing.apply(nn.Linear(2, 2), Checkpointing("none")) == 0
 
 
 def test_blocks_that_hand_nothing_on_cannot_be_grouped() -> None:
@@ -177,7 +177,7 @@ def test_blocks_that_hand_nothing_on_cannot_be_grouped() -> None:
             return torch.stack([layer(hidden)[0] for layer in self.layers]).sum(0)
 
     model = Beside()
-    checkpointing.apply(model, Checkpointing("every", 2))
+    activation_checkpointing.apply(model, Checkpointing("every", 2))
     with pytest.raises(ValueError, match="use a plan with checkpointing full"):
         model(torch.randn(2, WIDTH))
 
@@ -229,7 +229,7 @@ def test_selective_keeps_every_second_product_and_the_attention() -> None:
             return func(*args, **(kwargs or {}))
 
     model = decoder()
-    checkpointing.apply(model, Checkpointing("selective"))
+    activation_checkpointing.apply(model, Checkpointing("selective"))
     batch = next(global_batches())
     with Counting():  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
         loss = loss_of(model, batch)

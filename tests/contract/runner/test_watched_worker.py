@@ -29,7 +29,7 @@ from memtune.wire.report import Applied, Device, Ending, Phase, Report, read_rep
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import VirtualStatistics
-from memtune_runner.engine import checkpointing
+from memtune_runner.engine import activation_checkpointing
 from memtune_runner.rank import library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.ranks import Rank, report_path
@@ -190,7 +190,7 @@ def test_a_block_is_counted_where_torch_was_entered_by_a_function_taken_before_t
 def test_what_the_runner_checkpoints_itself_is_counted_once(mode: str, blocks: int, directory: Path) -> None:
     row = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True) for _ in range(4)))
     model, plan = nn.Sequential(nn.Embedding(WIDTH, WIDTH), row), Plan.parse(f"fp32-ddp-{mode}-mb4x2")
-    checkpointing.apply(model, plan.checkpointing)
+    activation_checkpointing.apply(model, plan.checkpointing)
     report = watched(directory, lambda: train(2, model=model), settings_of(str(plan)))
     assert report.applied.checkpointed_blocks == blocks
 

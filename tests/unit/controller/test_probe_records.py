@@ -8,7 +8,8 @@ import pytest
 
 from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
 from memtune.api.tuning import MAX_PROBES
-from memtune.controller.records import backoff_of, with_attempt, with_probe
+from memtune.controller.records import with_attempt, with_probe
+from memtune.controller.retry_delay import backoff_of
 
 ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T10:00:00Z"}
 

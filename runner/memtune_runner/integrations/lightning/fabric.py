@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints import lightning
-from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, training_loader
 from memtune_runner.rank import phases

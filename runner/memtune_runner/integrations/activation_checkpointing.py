@@ -9,11 +9,11 @@ from memtune.plans.plan import Plan
 
 def set_checkpointing(model: Any, plan: Plan) -> None:
     """Checkpoint the model's blocks as the plan says, whatever the script or the library set."""
-    from memtune_runner.engine import checkpointing
+    from memtune_runner.engine import activation_checkpointing
 
     for each in model.modules():  # a library's model may be a part of the script's
-        checkpointing.switch_off_own(each)
-    blocks = checkpointing.apply(model, plan.checkpointing)
+        activation_checkpointing.switch_off_own(each)
+    blocks = activation_checkpointing.apply(model, plan.checkpointing)
     for each in model.modules():
         if blocks and hasattr(each, "config") and hasattr(each.config, "use_cache"):
             # A recomputed block would append its keys and values to the cache a second time.
