@@ -96,6 +96,11 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
             {"model": {"architecture": None, "factory": "a:b"}, "template": POD},
         )
     ),
+    (
+        "objectives: cost chooses",
+        spec(tuning={"objectives": ["cost"], "mode": "Fixed", "plan": "bf16-z2-sel-mb12x8"}),
+        "spec.tuning.objectives",
+    ),
     ("slack trades", spec(tuning={"slack": "5%", "objectives": ["memory"]}), "spec.tuning.slack"),
     (
         "offload optimizer needs",

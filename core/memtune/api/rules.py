@@ -166,11 +166,12 @@ def _cost_is_speed(spec: JobSpec) -> Problem | None:
 def _cost_has_products(spec: JobSpec) -> Problem | None:
     resources, is_described = spec.resources, spec.model.factory is None
     names_gpu = resources.gpu_product is not None or resources.gpu_memory is not None
-    if not spec.tuning.chooses_product or (resources.device == "cuda" and is_described and not names_gpu):
+    can_choose = resources.device == "cuda" and is_described and not names_gpu and spec.tuning.mode != "Fixed"
+    if not spec.tuning.chooses_product or can_choose:
         return None
     advice = (
         "cost chooses the GPU product by what is predicted on each; use device cuda without gpuProduct and gpuMemory, "
-        "and describe the model by hfConfig or architecture, or take throughput"
+        "describe the model by hfConfig or architecture, and leave the plan open, or take throughput"
     )
     return Problem("spec.tuning.objectives", spec.tuning.objectives, advice)
 
@@ -376,9 +377,9 @@ RULES = (
         "spec",
         "spec.tuning.objectives",
         "!('cost' in self.tuning.objectives) || (self.resources.device == 'cuda' && !has(self.resources.gpuProduct) && "
-        "!has(self.resources.gpuMemory) && !has(self.model.factory))",
-        "objectives: cost chooses the GPU product by prediction; leave gpuProduct, gpuMemory, other devices and "
-        "model.factory out, or take throughput",
+        "!has(self.resources.gpuMemory) && !has(self.model.factory) && self.tuning.mode != 'Fixed')",
+        "objectives: cost chooses the GPU product by prediction; leave gpuProduct, gpuMemory, other devices, "
+        "model.factory and mode Fixed out, or take throughput",
         _cost_has_products,
     ),
     Rule(

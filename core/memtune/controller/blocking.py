@@ -78,7 +78,7 @@ def _by_cost(context: Context) -> tuple[Refusal | None, str]:
     try:
         offer = cheapest(context)
         return (None, offer.product) if offer else (Refusal(reasons.COST_UNKNOWN, unknown_cost(context)), "")
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:
         return Refusal(reasons.MODEL_UNKNOWN, str(error)), ""
 
 

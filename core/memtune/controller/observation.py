@@ -93,11 +93,15 @@ class RunObservation:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that the template's selector, affinity and tolerations allow; a missing label is empty or 0."""
+    """A node that the template's selector, affinity and tolerations allow; a missing label is empty or 0.
+
+    ``gpus`` is its allocatable count of the job's GPU resource, whether free or not; 0 if unknown.
+    """
 
     name: str
     gpu_product: str = ""
     gpu_memory_bytes: int = 0
+    gpus: int = 0
 
 
 def only_product(nodes: Iterable[Node]) -> str:

@@ -15,6 +15,7 @@ from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import Node
 from memtune.controller.overhead_memory import of_earlier_jobs
 from memtune.planning import cost
+from memtune.units import counted
 
 # The number that a message has room for.
 _MOST = 4
@@ -46,7 +47,7 @@ def compared(context: Context) -> str:
         return ""  # the job says what it has, whatever the nodes are
     try:
         found = offers(context)
-    except ValueError:
+    except (ValueError, ArithmeticError):
         return ""  # the job describes no workload, and something else tells why
     others = len(found) - _MOST
     return "; ".join([*(offer.words for offer in found[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
@@ -54,15 +55,20 @@ def compared(context: Context) -> str:
 
 def cheapest(context: Context) -> Offer | None:
     """The product with the cheapest tokens; None where no plan is sure to fit on any that has a price."""
-    return next((offer for offer in offers(context) if offer.dollars is not None), None)
+    able = {product for product, nodes in _products(context).items() if _is_enough(context, nodes)}
+    return next((offer for offer in offers(context) if offer.dollars is not None and offer.product in able), None)
 
 
 def unknown_cost(context: Context) -> str:
     """Why no product can be chosen by its cost, in one sentence."""
+    if context.observed.nodes is None:
+        return "tuning.objectives has cost, and no nodes can be seen to choose from: let the operator read nodes"
     found = offers(context)
     if not found:
         return "tuning.objectives has cost, and no node that may run the job has a GPU product that MemTune knows"
     products = ", ".join(offer.product for offer in found[:_MOST])
+    if not any(_is_enough(context, nodes) for nodes in _products(context).values()):
+        return f"tuning.objectives has cost, and no product has {_asked(context)}: there are {products}"
     if all(_price(context, offer.product) is None for offer in found):
         told = "set the operator's gpuHourPrices or resources.gpuHourPrice"
         return f"tuning.objectives has cost, and nothing tells the price of {products}: {told}"
@@ -71,12 +77,28 @@ def unknown_cost(context: Context) -> str:
 
 def offers(context: Context) -> list[Offer]:
     """What is predicted on each product, the cheapest first; raises ValueError where no workload is described."""
+    nodes = _products(context)
+    found = [offer for product in sorted(nodes) if (offer := _offer(context, product, nodes[product]))]
+    return sorted(found, key=lambda offer: offer.place)
+
+
+def _products(context: Context) -> dict[str, list[Node]]:
     nodes = defaultdict[str, list[Node]](list)
     for node in context.observed.nodes or ():
         if node.gpu_product:
             nodes[node.gpu_product].append(node)
-    found = [offer for product in sorted(nodes) if (offer := _offer(context, product, nodes[product]))]
-    return sorted(found, key=lambda offer: offer.place)
+    return nodes
+
+
+def _is_enough(context: Context, nodes: list[Node]) -> bool:
+    """Whether the job's pods would fit on these nodes, were they free: the choice of a product is not taken back."""
+    resources = context.job.spec.resources
+    return sum(not node.gpus or node.gpus >= resources.gpus_per_node for node in nodes) >= resources.nodes
+
+
+def _asked(context: Context) -> str:
+    resources = context.job.spec.resources
+    return f"{counted(resources.nodes, 'node')} of {counted(resources.gpus_per_node, 'GPU')}"
 
 
 def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:

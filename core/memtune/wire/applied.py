@@ -124,9 +124,10 @@ def _gradient_dtypes(plan: Plan, world: int, is_probe: bool) -> tuple[object, ..
     return _weight_dtypes(plan, world, is_probe)
 
 
-def _expandable(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
-    # A script that switches them on by itself has them under every plan, so that plans stay comparable.
-    return (True,) if plan.expandable_segments else (False, True)
+def _expandable(plan: Plan, _: int, is_probe: bool) -> tuple[object, ...]:
+    # A script that switches them on by itself has them under every plan, so that plans stay comparable. A training
+    # without them is not ended: it may fit all the same.
+    return (True,) if plan.expandable_segments and is_probe else (False, True)
 
 
 _NOT_CHECKPOINTED = {

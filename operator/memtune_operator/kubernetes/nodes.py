@@ -24,7 +24,7 @@ def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str 
     """The nodes that have the resource the pod needs, if any, and that its selector, affinity and tolerations allow."""
     having = (node for node in nodes if gpu_resource is None or _has_gpus(node, gpu_resource))
     allowed = (node for node in having if _is_allowed(node, pod_spec))
-    return tuple(sorted((_node(node) for node in allowed), key=lambda node: node.name))
+    return tuple(sorted((_node(node, gpu_resource) for node in allowed), key=lambda node: node.name))
 
 
 def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) -> frozenset[str]:
@@ -42,19 +42,24 @@ def seconds_of(time: str) -> float:
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
-def _node(node: Manifest) -> Node:
+def _node(node: Manifest, gpu_resource: str | None) -> Node:
     labels = node["metadata"].get("labels") or {}
     mebibytes = str(labels.get(names.LABEL_GPU_MEMORY, ""))
     return Node(
         name=node["metadata"]["name"],
         gpu_product=labels.get(names.LABEL_GPU_PRODUCT, ""),
         gpu_memory_bytes=int(mebibytes) * MIB if mebibytes.isdecimal() else 0,
+        gpus=int(offered) if (offered := _offered(node, gpu_resource)).isdecimal() else 0,
     )
 
 
 def _has_gpus(node: Manifest, gpu_resource: str) -> bool:
-    offered = (node.get("status") or {}).get("allocatable") or {}
-    return str(offered.get(gpu_resource, "0")) != "0"
+    return _offered(node, gpu_resource) != "0"
+
+
+def _offered(node: Manifest, gpu_resource: str | None) -> str:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return str(allocatable.get(gpu_resource, "0"))
 
 
 def _is_lost(node: Manifest, now_seconds: float, after_seconds: float) -> bool:

@@ -129,10 +129,13 @@ def _backward(watch: Watch) -> Inherited:
         if watch.busy:
             return inherited(*args, **kwargs)  # recomputation within a backward pass
         watch.backward_began()
+        watch.pass_began()
         try:
-            return inherited(*args, **kwargs)
+            result = inherited(*args, **kwargs)
         finally:
             watch.busy = False
+        watch.pass_ended()
+        return result
 
     return backward
 
@@ -146,10 +149,13 @@ def _grad(watch: Watch) -> Inherited:
         if _are_weights(inputs) and not _creates_graph(args, kwargs):
             watch.gradients_asked_for()
         watch.busy = True
+        watch.pass_began()
         try:
-            return inherited(outputs, inputs, *args, **kwargs)
+            result = inherited(outputs, inputs, *args, **kwargs)
         finally:
             watch.busy = False
+        watch.pass_ended()
+        return result
 
     return grad
 

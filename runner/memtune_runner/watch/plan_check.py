@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from memtune.wire.report import Applied
 from memtune.wire.script_batch import difference
+from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import PlanNotAppliedError
 from memtune_runner.rank.probe import DEFAULT_STEPS
 from memtune_runner.rank.settings import Settings
@@ -24,6 +25,13 @@ class PlanCheck:
             return
         self._is_done = True
         settings = self._settings
-        found = difference(settings.plan, applied(), settings.world, False, settings.integration)
+        seen = applied()
+        if settings.plan.expandable_segments and seen.expandable_segments is False:
+            script_warnings.warn(
+                "the plan asks for expandable segments, and the allocator has none: leave PYTORCH_ALLOC_CONF and "
+                "PYTORCH_CUDA_ALLOC_CONF to the runner, and use a torch that has them",
+                once="expandable segments",
+            )
+        found = difference(settings.plan, seen, settings.world, False, settings.integration)
         if found:
             raise PlanNotAppliedError(found)

@@ -16,7 +16,7 @@ from memtune.wire.report import Applied, Device, Phase, ReportedComponent
 from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import Statistics, is_full
-from memtune_runner.rank import library_step, phases, script_warnings
+from memtune_runner.rank import bad_input, library_step, phases, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.probe import Probe
@@ -80,6 +80,7 @@ class Watch:
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
         self.ran_out_in: Phase | None = None  # within the training loop, and no step was made since
+        self._ran_out_before: Phase | None = None  # this pass
         self.save_covered = self.evaluation_covered = False
         self._plan_check = PlanCheck(settings)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
@@ -121,11 +122,15 @@ class Watch:
         self.note_saves()
         size = batch_size(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
+        self.pass_began()
         if not trains:
             self._evaluation_peak.forward_begins()
             self._evaluation_began()
             self.tally.evaluation_began(samples)
             return True
+        refusal = bad_input.first_refusal()
+        if refusal is not None:
+            raise refusal  # the script caught it, and would go on for nothing
         self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)
@@ -147,12 +152,26 @@ class Watch:
 
     def forward_ended(self) -> None:
         """Handle the model's output; computing the loss still belongs to the forward phase."""
+        self.pass_ended()
         if phases.current() is Phase.FORWARD:
             self.tally.forward_ended()
             self._see_sharding()
         elif phases.current() is Phase.EVALUATION:
+            if self.ran_out_in is Phase.EVALUATION:
+                self._went_on()  # with a smaller batch, or the next one
             self.evaluation_covered |= self.counter.steps > 0
             self._evaluation_peak.forward_ended(self.tally)
+
+    def pass_began(self) -> None:
+        """Handle the start of a forward or backward pass."""
+        self._ran_out_before = self.ran_out_in
+
+    def pass_ended(self) -> None:
+        """Handle the end of a pass without an error: whoever ran out of memory within it found another way.
+
+        cuDNN, for instance, tries algorithms with smaller workspaces.
+        """
+        self.ran_out_in = self._ran_out_before
 
     def block_checkpointed(self) -> None:
         """Count a block under activation checkpointing, except when the backward pass recomputes it."""
@@ -346,7 +365,8 @@ class Watch:
         """Whether the script is within its training loop now: an evaluation, a save or the next batch may be, too."""
         if phases.current() in (Phase.FORWARD, Phase.BACKWARD):
             return True
-        return phases.current() is not Phase.INIT and not self.training_loop.is_left()
+        # A run that had nothing left to train when it started was never in its loop.
+        return self.counter.steps > 0 and not self.training_loop.is_left()
 
     def _number_of(self, optimizer: torch.optim.Optimizer | None) -> int | None:
         if optimizer is not None and optimizer not in self._optimizers:
@@ -354,10 +374,13 @@ class Watch:
         return self._optimizers[optimizer] if optimizer is not None else None
 
     def _went_on(self) -> None:
-        phase, self.ran_out_in = self.ran_out_in, None
+        phase = self.ran_out_in
         if phase is None:
             return
         is_beside = phase in (Phase.EVALUATION, Phase.SAVE)
+        if self.probe is not None and not is_beside:
+            return  # the plan does not fit, even if the script goes on with smaller batches
+        self.ran_out_in = self._ran_out_before = None
         lost = f"its {phase} is not complete" if is_beside else "the samples of that batch may not have been trained"
         script_warnings.warn(
             f"the script caught an out-of-memory in phase {phase} and went on: {lost}", once=f"caught in {phase}"

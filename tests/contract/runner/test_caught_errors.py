@@ -45,3 +45,26 @@ def test_a_caught_refusal_still_ends_the_run(tmp_path: Path) -> None:
     assert "caught PlanNotAppliedError" in outcome.output
     assert (outcome.report.ending, outcome.exit_code) == (Ending.PLAN_NOT_APPLIED, 89)
     assert outcome.report.message.startswith("applied.computeDtype is float32, but plan bf16-ddp-none-mb4x1 asks")
+
+
+def test_a_caught_refusal_is_raised_again_before_each_step(tmp_path: Path) -> None:
+    outcome = run("catches all", tmp_path, plan="bf16-ddp-none-mb4x1")
+    assert (outcome.report.ending, outcome.report.steps) == (Ending.PLAN_NOT_APPLIED, 3), outcome.output
+    assert outcome.output.count("caught PlanNotAppliedError") == 3, "no batch is trained for nothing"
+
+
+def test_an_out_of_memory_within_a_pass_that_ends_well_is_none_of_the_script(tmp_path: Path) -> None:
+    """cuDNN, for one, takes a smaller workspace where there is no room for the one that it wants."""
+    outcome = run("swallowed", tmp_path)
+    assert (outcome.report.ending, outcome.report.warnings) == (Ending.SUCCEEDED, ""), outcome.output
+
+
+def test_an_evaluation_that_falls_back_to_a_smaller_batch_ends_well(tmp_path: Path) -> None:
+    outcome = run("falls back", tmp_path)
+    assert outcome.report.ending is Ending.SUCCEEDED, outcome.output
+    assert outcome.report.warnings.startswith("the script caught an out-of-memory in phase evaluation and went on")
+
+
+def test_a_probe_does_not_fit_whose_script_goes_on_with_smaller_batches(tmp_path: Path) -> None:
+    outcome = run("middle", tmp_path, RUN_KIND="probe", PROBE_STEPS="3")
+    assert outcome.report.ending is Ending.DEVICE_OOM, outcome.output

@@ -204,7 +204,14 @@ def test_what_earlier_jobs_measured_on_the_chosen_product_can_be_observed_before
             f"nothing tells the price of {H100}, {A100}: set the operator's gpuHourPrices",
         ),
         ({H100: 2.0}, (Node("d", "NVIDIA-GB9000"),), {}, "CostUnknown", "has a GPU product that MemTune knows"),
-        ({H100: 2.0}, None, {}, "CostUnknown", "has a GPU product that MemTune knows"),
+        ({H100: 2.0}, None, {}, "CostUnknown", "no nodes can be seen to choose from"),
+        (
+            {A100: 1.0},
+            (Node("a", A100, gpus=1),),
+            {"nodes": 2},
+            "CostUnknown",
+            f"no product has 2 nodes of 1 GPU: there are {A100}",
+        ),
         ({H100: 2.0}, SEVERAL, {"memoryShare": "50%"}, "CostUnknown", "nothing tells the price of"),
     ],
 )
@@ -222,6 +229,14 @@ def test_without_a_price_or_a_product_cost_is_refused_in_one_sentence(
     assert found.message.startswith("tuning.objectives has cost, and ")
     assert told in found.message
     assert not decision.status.probes
+
+
+def test_a_product_whose_nodes_have_too_few_gpus_is_not_chosen() -> None:
+    """The choice is not taken back, so that the job would wait for such nodes for ever."""
+    nodes = (Node("a", A100, gpus=1), Node("b", H100, gpus=8))
+    prices = {A100: 0.1, H100: 9.0}
+    job = by_cost(prices, resources={"gpusPerNode": 2}).job
+    assert decide(job, Observed(nodes=nodes, gpu_hour_prices=prices), 1e9).status.gpu_product == H100
 
 
 def test_where_no_plan_is_sure_to_fit_at_a_known_price_nothing_is_chosen() -> None:

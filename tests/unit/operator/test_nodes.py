@@ -30,8 +30,8 @@ def required(*expressions: dict[str, Any], part: str = "matchExpressions") -> di
 
 def test_labels_tell_product_and_memory() -> None:
     labels = {"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.memory": str(80 * GIB // MIB)}
-    assert candidates([node(labels=labels)], {}, GPU) == (Node("a", "H100", 80 * GIB),)
-    assert candidates([node(labels={"nvidia.com/gpu.memory": "a lot"})], {}, GPU) == (Node("a"),)
+    assert candidates([node(labels=labels)], {}, GPU) == (Node("a", "H100", 80 * GIB, 8),)
+    assert candidates([node(labels={"nvidia.com/gpu.memory": "a lot"})], {}, GPU) == (Node("a", gpus=8),)
 
 
 def test_nodes_without_gpus_do_not_count_and_the_order_is_fixed() -> None:

@@ -49,7 +49,7 @@ def test_a_plan_that_is_followed_has_no_mismatch() -> None:
 def test_every_field_is_compared(name: str) -> None:
     ignored = replace(FOLLOWED, **{name: IGNORED[name]})
     written = name.split("_")[0] + "".join(part.title() for part in name.split("_")[1:])
-    sentence = mismatch(PLAN, ignored, world=2, is_probe=False)
+    sentence = mismatch(PLAN, ignored, world=2, is_probe=name == "expandable_segments")
     assert f"applied.{written} is {IGNORED[name]}, but plan {PLAN} asks for" in sentence
 
 
@@ -61,8 +61,9 @@ def test_no_field_is_forgotten() -> None:
 def test_a_script_that_switches_expandable_segments_on_by_itself_is_left_alone() -> None:
     plain = replace(PLAN, expandable_segments=False)
     assert mismatch(plain, FOLLOWED, world=2, is_probe=False) == ""
-    off = mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=False, integration="sdk")
+    off = mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=True, integration="sdk")
     assert off.endswith(": the script must set neither PYTORCH_ALLOC_CONF nor PYTORCH_CUDA_ALLOC_CONF by itself")
+    assert mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=False) == "", "it may fit"
 
 
 def test_the_strategy_of_fsdp_is_compared_and_of_no_other_backend() -> None:
