@@ -15,8 +15,10 @@ _ROOT = str(_HERE.parents[1])
 
 
 def _run_own() -> None:
-    """Run the sitecustomize that Python would have imported without this directory."""
-    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if Path(each).resolve() != _HERE])
+    """Run the sitecustomize behind this directory; one before it has run this one, and would do so again."""
+    places = [Path(each).resolve() for each in sys.path]
+    behind = sys.path[places.index(_HERE) + 1 :] if _HERE in places else sys.path
+    spec = PathFinder.find_spec("sitecustomize", behind)
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
