@@ -46,6 +46,7 @@ class Tally:
     def __init__(self) -> None:
         self.micro_batch: int | None = None
         self._steps: dict[Hashable, _OfOptimizer] = {}
+        self._one_with: dict[Hashable, Hashable] = {}
         self._last: Hashable = None
         self.takes_turns = False
         self.largest_tokens: int | None = None
@@ -111,6 +112,7 @@ class Tally:
 
     def stepped(self, world: int, optimizer: Hashable = None) -> None:
         """A step of this ``optimizer`` over ``world`` ranks has ended."""
+        optimizer = self._one_with.get(optimizer, optimizer)
         now, before = self._now, self._steps.get(optimizer, _OfOptimizer())
         self.takes_turns |= optimizer in self._steps and optimizer != self._last
         self._last = optimizer
@@ -120,6 +122,11 @@ class Tally:
         self._trained_samples += now.samples
         self._is_countable &= now.samples > 0 or not now.count
         self._backward, self._asked = _Passes(), _Passes()
+
+    def stepped_too(self, optimizer: Hashable) -> None:
+        """This ``optimizer`` has stepped on the gradients of the last step: it takes no turn of its own."""
+        if optimizer != self._last:
+            self._one_with[optimizer] = self._last
 
     @property
     def most_steps(self) -> int:

@@ -339,6 +339,7 @@ class Watch:
             self.pace.optimizer_took(ended - self._optimizer_began)
         self._optimizer_began = None
         if not is_new:
+            self.tally.stepped_too(self._number_of(optimizer))
             return
         now = time.monotonic()
         self._went_on()

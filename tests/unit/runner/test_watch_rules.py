@@ -112,6 +112,17 @@ def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passe
     assert tally.trained_samples is None, "the same samples may have been trained by both"
 
 
+def test_optimizers_that_ever_step_on_the_same_gradients_do_not_take_turns() -> None:
+    tally = Tally()
+    for step in range(6):  # a second optimizer steps before the main one in every third step
+        tally.forward_began(8, 8)
+        tally.backward_began()
+        tally.stepped(1, "second" if step % 3 == 2 else "main")
+        if step % 3 == 2:
+            tally.stepped_too("main")
+    assert (tally.takes_turns, tally.trained_samples) == (False, 48)
+
+
 def test_trainings_one_after_the_other_do_not_take_turns() -> None:
     tally = Tally()
     for optimizer in (0, 0, 1, 1):
