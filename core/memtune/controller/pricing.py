@@ -1,4 +1,4 @@
-"""What a million tokens cost, written beside the speeds of the status. What a price decides is in `products`."""
+"""The cost of a million tokens, beside the speeds of the status; `product_comparison` has what a price decides."""
 
 from __future__ import annotations
 
