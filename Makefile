@@ -64,7 +64,7 @@ test-contract: env ## what needs torch, a real library or processes
 
 .PHONY: test-emulated
 test-emulated: env-emulated ## the emulated GPU with the CUDA build of torch
-	$(python) -m pytest tests/emulated -p xdist --numprocesses=auto --dist=loadfile
+	$(python) -m pytest tests/emulated
 
 .PHONY: test-scripts
 test-scripts: env ## programs of other packages, run unmodified by memtune run: some ten minutes

@@ -57,7 +57,7 @@ STAGES = (
     Stage("contract", distribution="loadfile"),
     Stage("cluster", guard=(sys.executable, "-m", "dev.cluster", "can-run")),
     Stage("scripts", distribution="loadfile"),
-    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py"), distribution="loadfile"),
+    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
 WORKERS = min(os.cpu_count() or 1, 8)
