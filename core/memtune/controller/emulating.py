@@ -12,7 +12,8 @@ from dataclasses import replace
 from memtune.api.status import MAX_EMULATIONS, EmulationStatus, PlanStatus, RunStatus
 from memtune.controller import measurements, reasons
 from memtune.controller.context import Context
-from memtune.controller.fold_observations import EMULATION_SECONDS, out_of_memory, waits
+from memtune.controller.expected_pods import EMULATION_SECONDS
+from memtune.controller.fold_observations import out_of_memory, waits
 from memtune.controller.formats import over, sentence, to_seconds, to_text
 from memtune.controller.messages import ended, measured, run_words
 from memtune.controller.observation import RunObservation

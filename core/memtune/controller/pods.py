@@ -8,7 +8,7 @@ from dataclasses import replace
 from memtune.api.status import AttemptStatus, RecordStatus, RunStatus, Status
 from memtune.controller import budget
 from memtune.controller.context import Context, Deletion
-from memtune.controller.fold_observations import own_pods
+from memtune.controller.expected_pods import own_pods
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.job_knowledge import believed
 from memtune.controller.observation import PodObservation

@@ -13,7 +13,8 @@ from memtune.controller.blocking import forbidden, told, with_blocks
 from memtune.controller.context import Context, Decision, JobEvent
 from memtune.controller.earlier_jobs import to_keep
 from memtune.controller.ending import failed, finished, past_deadline, resumed, suspended
-from memtune.controller.fold_observations import settle, with_expected_pods
+from memtune.controller.expected_pods import with_expected_pods
+from memtune.controller.fold_observations import settle
 from memtune.controller.formats import story, to_text
 from memtune.controller.immutable_fields import changed_fields, spec_changed
 from memtune.controller.launching import launching, running

@@ -15,7 +15,7 @@ from memtune.api.status import Status, load_status
 from memtune.controller import Node, decide
 from memtune.controller.context import Context
 from memtune.controller.downgrade import after_host_oom
-from memtune.controller.fold_observations import with_expected_pods
+from memtune.controller.expected_pods import with_expected_pods
 from memtune.controller.formats import over
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import model_of
