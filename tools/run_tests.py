@@ -31,12 +31,14 @@ class Stage:
     """One directory of tests.
 
     ``guard`` is a command that ends with 3, and says why, where the stage cannot run. ``distribution`` is how
-    pytest-xdist gives the tests to its workers, one for each processor; without it there are no workers.
+    pytest-xdist gives the tests to its workers, one for each processor; without it there are no workers. A stage that
+    mostly ``waits`` runs beside the others, which follow one another.
     """
 
     name: str
     guard: tuple[str, ...] = ()
     distribution: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Outcome:
 STAGES = (
     Stage("unit", distribution="worksteal"),
     Stage("contract", distribution="loadfile"),
-    Stage("cluster", guard=(sys.executable, "-m", "dev.cluster", "can-run")),
+    Stage("cluster", guard=(sys.executable, "-m", "dev.cluster", "can-run"), waits=True),
     Stage("scripts", distribution="loadfile"),
     Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
@@ -87,13 +89,13 @@ def run(stage: Stage, with_slow: bool, output: IO[str] = sys.stdout) -> Outcome:
 
 
 def run_all(stages: tuple[Stage, ...], with_slow: bool) -> list[Outcome]:
-    """Run the first stage alone, then those without workers of their own beside the others."""
+    """Run the first stage alone, then those that mostly wait beside the others."""
     outcomes = [run(stages[0], with_slow)]
-    with ThreadPoolExecutor(1) as single, ThreadPoolExecutor(1) as distributed:
+    with ThreadPoolExecutor(1) as waiting, ThreadPoolExecutor(1) as computing:
         started = []
         for stage in stages[1:]:
             log = (BUILD / f"{stage.name}-tests.log").open("w")
-            lane = distributed if stage.distribution else single
+            lane = waiting if stage.waits else computing
             started.append((log, lane.submit(run, stage, with_slow, log)))
         return outcomes + [shown(log, outcome) for log, outcome in started]
 
