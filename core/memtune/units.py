@@ -1,4 +1,4 @@
-"""Formats and parses memory sizes and counts: bytes inside, GiB only in output."""
+"""Formats and parses memory sizes, counts and durations: bytes inside, GiB only in output."""
 
 from __future__ import annotations
 
@@ -71,3 +71,17 @@ def amount(size_bytes: float, of_bytes: float) -> str:
 def counted(number: int, thing: str) -> str:
     """``1 GPU``, ``8 GPUs``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def span(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def over(used_bytes: float, usable_bytes: float) -> str:
+    """Used over usable memory, for the printer column."""
+    unit = unit_of(usable_bytes)
+    # Without thousands separators, so that programs can parse the column.
+    return f"{unit.number(used_bytes)}/{unit.number(usable_bytes)}{unit.name}".replace(",", "")

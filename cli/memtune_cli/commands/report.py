@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from memtune.controller.formats import to_seconds
+from memtune.api.status import to_seconds
 from memtune_cli.errors import InputError
 from memtune_cli.input.job_view import JobView
 from memtune_cli.input.named_job import story_of_named

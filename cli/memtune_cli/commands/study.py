@@ -16,8 +16,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
-from memtune.api.status import RunStatus
-from memtune.controller.formats import to_seconds
+from memtune.api.status import RunStatus, to_seconds
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.records import has_ended
 from memtune.controller.trials import search_state

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memtune.api import API_VERSION, KIND
 from memtune.api.status import AttemptStatus, RunStatus
-from memtune.controller.formats import over
+from memtune.units import over
 from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.input import cluster

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from memtune.api import Job, SpecError, load_job
-from memtune.api.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status
+from memtune.api.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status, to_seconds
 from memtune.api.training import Shrink
 from memtune.controller import budget, reasons
-from memtune.controller.formats import to_seconds
 from memtune.controller.messages import samples, verdict_words
 from memtune.controller.read_status import read_status, restore
 from memtune.controller.records import counted, ended_as, has_ended, newest_saved, of_training

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memtune.api.status import AttemptStatus, RunStatus
-from memtune.controller.formats import span, to_seconds
+from memtune.api.status import AttemptStatus, RunStatus, to_seconds
 from memtune.controller.messages import replaced_batch
-from memtune.controller.records import ended_as
-from memtune.controller.stale import stale
+from memtune.controller.records import ended_as, stale
 from memtune.controller.verdict import Verdict
 from memtune.planning.cost import dollars
-from memtune.units import counted
+from memtune.units import counted, span
 from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run_seconds
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.render import Column, level_bar, memory_bar, table, wrapped

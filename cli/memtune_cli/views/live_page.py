@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtune.api.status import AttemptStatus, RunStatus
-from memtune.controller.formats import over, span
+from memtune.units import over, span
 from memtune_cli.input.job_view import JobView, run_seconds
 from memtune_cli.views.job_page import attempts, heading, memory_colour, probes, titled
 from memtune_cli.views.ranks import Ranks, Reading

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.api.status import AttemptStatus, RunStatus
-from memtune.controller.formats import to_seconds
+from memtune.api.status import AttemptStatus, RunStatus, to_seconds
 from memtune.controller.records import OUT_OF_MEMORY, ended_as
 from memtune.controller.verdict import Verdict
 from memtune.units import GIB, MIB, unit_of

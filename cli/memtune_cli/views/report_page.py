@@ -7,12 +7,11 @@ from html import escape
 from statistics import median
 
 from memtune import __version__
-from memtune.api.status import AttemptStatus
-from memtune.controller.formats import span, to_seconds, to_text
+from memtune.api.status import AttemptStatus, to_seconds, to_text
 from memtune.controller.messages import ended, replaced_batch, trains
 from memtune.controller.records import has_ended
 from memtune.planning.cost import dollars
-from memtune.units import counted, unit_of
+from memtune.units import counted, span, unit_of
 from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run_seconds
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import report_charts as charts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -32,6 +33,12 @@ MAX_EMULATIONS = 4
 MAX_STEPS = 24
 # The largest integer that every JSON parser reads exactly.
 MAX_NATURAL = 2**53
+# Characters of the messages of a run, of a trace run, and of the job and its conditions.
+SENTENCE = 288
+EXPLANATION = 512
+STORY = 768
+# The last second that RFC 3339 can express.
+_LATEST = 253_402_300_799
 
 Phase = Literal[
     "Pending", "Predicting", "Probing", "Launching", "Running", "Recovering", "Suspended", "Succeeded", "Failed"
@@ -55,9 +62,9 @@ Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
-Sentence = Annotated[str, Field(pattern=ASCII, max_length=288)]
-Explanation = Annotated[str, Field(pattern=ASCII, max_length=512)]
-Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
+Sentence = Annotated[str, Field(pattern=ASCII, max_length=SENTENCE)]
+Explanation = Annotated[str, Field(pattern=ASCII, max_length=EXPLANATION)]
+Story = Annotated[str, Field(pattern=ASCII, max_length=STORY)]
 RunNumber = Annotated[Count, Field(le=MAX_NUMBER)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
@@ -367,3 +374,48 @@ def _without_empty_texts(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_empty_texts(inner) for name, inner in value.items() if inner != ""}
     return [_without_empty_texts(item) for item in value] if isinstance(value, list) else value
+
+
+def line(text: str, longest: int, keep_end: bool = False) -> str:
+    """The text on one line, non-ASCII escaped, cut in the middle or at the beginning if too long."""
+    part = text[-longest:] if keep_end else text[: 2 * longest]
+    plain = " ".join(part.split()).encode("ascii", "backslashreplace").decode()
+    plain = "".join(character if " " <= character <= "~" else "?" for character in plain)
+    if len(plain) <= longest:
+        return plain
+    return f"...{plain[3 - longest :]}" if keep_end else f"{plain[: longest - 3]}..."
+
+
+def sentence(text: str) -> str:
+    """Cut to the length of a run's message."""
+    return line(text, SENTENCE)
+
+
+def explanation(text: str) -> str:
+    """Cut to the length of a trace run's message."""
+    return line(text, EXPLANATION)
+
+
+def story(text: str) -> str:
+    """Cut to the length of a job's or condition's message."""
+    return line(text, STORY)
+
+
+def to_text(seconds: float) -> str:
+    """RFC 3339 in whole seconds, as metav1.Time."""
+    bounded = int(min(max(seconds, 0.0), _LATEST)) if seconds == seconds else 0
+    return datetime.fromtimestamp(bounded, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def to_seconds(text: str | None) -> float | None:
+    """Seconds since the epoch; None if the text is not a time."""
+    try:
+        read = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
+        return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def natural(value: float) -> int:
+    """A number in the status's format."""
+    return int(min(max(value, 0.0), MAX_NATURAL))

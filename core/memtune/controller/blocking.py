@@ -8,14 +8,13 @@ from dataclasses import replace
 from memtune.api.status import ConditionType, RunStatus
 from memtune.controller import reasons
 from memtune.controller.context import Context
-from memtune.controller.fold_observations import waits
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.immutable_fields import changed_fields, spec_changed
 from memtune.controller.observation import Refusal
 from memtune.controller.pods import avoided_nodes
 from memtune.controller.product_comparison import cheapest, compared, unknown_cost
 from memtune.controller.records import has_ended, live
-from memtune.controller.verdict import Verdict
+from memtune.controller.verdict import Verdict, waits
 from memtune.units import gib
 
 # How soon to retry after a refusal; a watch event retries sooner.

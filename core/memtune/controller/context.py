@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from memtune.api.job import Job
-from memtune.api.status import Condition, ConditionType, RecordStatus, RunStatus, Status
-from memtune.controller.formats import story, to_seconds, to_text
+from memtune.api.status import Condition, ConditionType, RecordStatus, RunStatus, Status, story, to_seconds, to_text
 from memtune.controller.observation import Observed, PodObservation, Refusal, RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.planning.next_probe import Search

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus
+from memtune.api.status import RunStatus, sentence
 from memtune.controller import reasons
 from memtune.controller.context import Context
-from memtune.controller.formats import sentence
 from memtune.controller.job_knowledge import believed
 from memtune.controller.plan_choice import ranked, winner
 from memtune.controller.read_status import is_plan_of
-from memtune.controller.records import TRIED, ended_as, has_ended
-from memtune.controller.stale import current, has_measured, software, stale
+from memtune.controller.records import TRIED, current, ended_as, has_ended, has_measured, software, stale
 from memtune.controller.verdict import Verdict
 from memtune.memory.calibration import STALE_ERROR
 from memtune.planning.knowledge import PlanKnowledge

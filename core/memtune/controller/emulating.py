@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memtune.api.status import MAX_EMULATIONS, EmulationStatus, PlanStatus, RunStatus
+from memtune.api.status import (
+    MAX_EMULATIONS,
+    EmulationStatus,
+    PlanStatus,
+    RunStatus,
+    natural,
+    sentence,
+    to_seconds,
+    to_text,
+)
 from memtune.controller import measurements, reasons
 from memtune.controller.context import Context
 from memtune.controller.expected_pods import EMULATION_SECONDS
-from memtune.controller.fold_observations import out_of_memory, waits
-from memtune.controller.formats import over, sentence, to_seconds, to_text
+from memtune.controller.fold_observations import out_of_memory
 from memtune.controller.messages import ended, measured, run_words
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
-from memtune.controller.predicting import natural
 from memtune.controller.records import ended_as, has_ended, new_name, plan_of, replaced, without_emulations
 from memtune.controller.trials import may_be_launched, score, search_state
-from memtune.controller.verdict import Conclusion, Verdict, conclude
+from memtune.controller.verdict import Conclusion, Verdict, conclude, waits
 from memtune.gpus.driver_overhead import outside_sizes
 from memtune.memory.host_memory import predicted_host
 from memtune.planning.knowledge import PlanKnowledge
@@ -29,7 +36,7 @@ from memtune.planning.next_probe import probability_of_fitting
 from memtune.planning.space import MEMORY, Candidate
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
-from memtune.units import GIB, counted, gib
+from memtune.units import GIB, counted, gib, over
 from memtune.wire.run import RunKind
 
 # How long its pod may wait for a node, and then for a large image.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.api.status import RunStatus
+from memtune.api.status import RunStatus, line, to_seconds
 from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
-from memtune.controller.formats import line, span, to_seconds
 from memtune.controller.measurements import reports_of
 from memtune.controller.messages import ended
 from memtune.controller.records import MISTAKES, ended_as
 from memtune.controller.verdict import Verdict
+from memtune.units import span
 
 
 def completed(context: Context, reason: str, text: str) -> Context:

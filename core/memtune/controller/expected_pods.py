@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from memtune.api.job import Job
-from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, Status
+from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, Status, to_seconds
 from memtune.controller import budget
-from memtune.controller.formats import to_seconds
 from memtune.controller.observation import Observed, PodObservation, RunObservation
 from memtune.controller.records import has_ended, plan_of
 from memtune.wire.report import Report

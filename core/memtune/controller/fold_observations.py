@@ -9,15 +9,23 @@ from math import inf
 from typing import Any
 
 from memtune.api.job import Job
-from memtune.api.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, RunStatus
+from memtune.api.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, RunStatus, line, sentence, to_seconds, to_text
 from memtune.controller import budget, measurements, reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.expected_pods import IGNORED, has_foreign_report
-from memtune.controller.formats import line, sentence, to_seconds, to_text
 from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
-from memtune.controller.verdict import ECHO_SECONDS, PAST_DEADLINE, Conclusion, Verdict, broken_gpu, conclude
+from memtune.controller.verdict import (
+    ECHO_SECONDS,
+    PAST_DEADLINE,
+    Conclusion,
+    Verdict,
+    broken_gpu,
+    conclude,
+    is_waiting,
+    pod_is_over,
+)
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Ending
 
@@ -36,19 +44,6 @@ def settle(context: Context) -> Context:
     return _last_words(context)
 
 
-def waits(run: RunObservation) -> Conclusion | None:
-    """Why a run cannot start, if the cluster says so."""
-    conclusion = conclude(run)
-    return conclusion if conclusion and _is_waiting(conclusion, run) else None
-
-
-def _is_waiting(conclusion: Conclusion, run: RunObservation) -> bool:
-    if conclusion.verdict in (Verdict.QUEUED, Verdict.UNSCHEDULABLE):
-        return True
-    pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
-    return conclusion.verdict is Verdict.IMAGE_ERROR and pod is not None and not _is_over(pod)
-
-
 def _held_in_vain(conclusion: Conclusion) -> Conclusion:
     """Turn a wait that held GPUs until the deadline into a disruption, so that retries are limited."""
     if conclusion.verdict is Verdict.IMAGE_ERROR:
@@ -56,10 +51,6 @@ def _held_in_vain(conclusion: Conclusion) -> Conclusion:
     return conclusion._replace(
         verdict=Verdict.DISRUPTED, message=f"some pods ran and waited in vain for the others: {conclusion.message}"
     )
-
-
-def _is_over(pod: PodObservation) -> bool:
-    return pod.exit_code is not None or not pod.present or bool(pod.init_exit_code) or pod.phase == "Failed"
 
 
 def _settled(context: Context, record: RunStatus) -> Context:
@@ -84,7 +75,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     conclusion = conclude(run)
     if conclusion is None:
         return context
-    if _is_waiting(conclusion, run):
+    if is_waiting(conclusion, run):
         if not _is_broken(context, run):
             return context
         conclusion = _held_in_vain(conclusion)
@@ -102,7 +93,7 @@ def _until_the_cause(run: RunObservation, now: float) -> float:
     """How long to wait for running pods to explain the failure: an echo may end before its cause."""
     orders = [pod.failure_order for pod in run.pods if pod.failure_order is not None]
     ends = [pod.finished_at_seconds for pod in run.pods if pod.exit_code and pod.finished_at_seconds is not None]
-    goes_on = any(pod.started_at_seconds is not None and not _is_over(pod) and not pod.node_lost for pod in run.pods)
+    goes_on = any(pod.started_at_seconds is not None and not pod_is_over(pod) and not pod.node_lost for pod in run.pods)
     if 0 in orders or not ends or not goes_on:
         return 0.0
     passed = now - min(ends)
@@ -131,7 +122,7 @@ def _is_broken(context: Context, run: RunObservation) -> bool:
     """Whether some pods wait in vain for others that run or have ended: the run must start anew."""
     starts = _starts(run)
     is_late = bool(starts) and context.now - min(starts) > GANG_PATIENCE_SECONDS
-    return is_late or any(_is_over(pod) for pod in run.pods)
+    return is_late or any(pod_is_over(pod) for pod in run.pods)
 
 
 def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion: Conclusion) -> Context:
@@ -226,7 +217,7 @@ def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
     """Whether a run may have trained: only once all pods have met; an unwatched pod that vanished may have."""
     if record.started_at is not None:
         return True
-    awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]
+    awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not pod_is_over(pod)]
     gone = [pod for pod in run.pods if not pod.present]
     if awaited or any(pod.held_seconds == 0.0 for pod in gone):
         return False

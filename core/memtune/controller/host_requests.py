@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus
+from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, natural
 from memtune.api.trainer import trainer_memory
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import believed
-from memtune.controller.predicting import natural
 from memtune.controller.records import plan_of
 from memtune.memory.host_memory import predicted_host
 from memtune.planning.knowledge import PlanKnowledge

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.api.status import AttemptStatus, PlanStatus, PredictionStatus
+from memtune.api.status import AttemptStatus, PlanStatus, PredictionStatus, line, natural
 from memtune.controller import reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
 from memtune.controller.ending import completed
-from memtune.controller.formats import line, over
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import inherited, measured, replaced_batch, trained, trains, warning
-from memtune.controller.predicting import natural, prediction_status
+from memtune.controller.predicting import prediction_status
 from memtune.controller.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.controller.trials import may_be_launched
 from memtune.planning.space import Candidate
 from memtune.plans.plan import Plan
+from memtune.units import over
 from memtune.wire.run import RunKind
 
 _LONGEST_RUNG = 63

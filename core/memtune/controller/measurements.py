@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from memtune.api.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus
-from memtune.controller.formats import to_text
+from memtune.api.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus, to_text
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Device, Memory, Phase, Report

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from memtune.api.job import Job
-from memtune.api.status import Status
+from memtune.api.status import Status, to_seconds
 from memtune.controller.context import Context
-from memtune.controller.formats import to_seconds
 from memtune.controller.records import ended_as
 from memtune.controller.verdict import Verdict
 from memtune.gpus.driver_overhead import is_credible

@@ -6,17 +6,17 @@ from memtune.api.fixed_rules import fixed_plan
 from memtune.api.status import (
     MAX_COMPONENTS,
     MAX_EMULATIONS,
-    MAX_NATURAL,
     ComponentBytes,
     IntervalBytes,
     PlanStatus,
     PredictionStatus,
+    line,
+    natural,
 )
 from memtune.controller import budget, reasons
 from memtune.controller.context import Context
 from memtune.controller.ending import completed, failed
 from memtune.controller.fold_observations import is_kept_to_met, stopped
-from memtune.controller.formats import line, over
 from memtune.controller.immutable_fields import fingerprints
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import predicted
@@ -29,7 +29,7 @@ from memtune.planning.advice import advise
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.space import Candidate, refusals
 from memtune.plans.plan import Plan
-from memtune.units import counted
+from memtune.units import counted, over
 
 
 def pending(context: Context) -> Context:
@@ -207,8 +207,3 @@ def _word(name: str) -> str:
 
 def _interval(interval: Interval) -> dict[str, int]:
     return {name: natural(getattr(interval, name)) for name in ("lower", "expected", "upper")}
-
-
-def natural(value: float) -> int:
-    """A number in the status's format."""
-    return int(min(max(value, 0.0), MAX_NATURAL))

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune import units
-from memtune.api.status import PlanStatus, ProbingEnd, RunStatus
+from memtune.api.status import PlanStatus, ProbingEnd, RunStatus, natural
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating, reasons
 from memtune.controller.context import Context, holds_gpus
 from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_told, without_outdated
 from memtune.controller.ending import failed, last_lines
 from memtune.controller.fold_observations import stopped
-from memtune.controller.formats import over
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import asking, ended, measured
 from memtune.controller.plan_choice import front_of, ranked, winner
-from memtune.controller.predicting import best_candidate, natural, nothing_fits, with_budget, with_prediction
+from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
     MOST_MISTAKES,
     TRIED,
     counted,
+    current,
     ended_as,
     has_ended,
     mistakes,
@@ -30,13 +30,13 @@ from memtune.controller.records import (
     with_probe,
 )
 from memtune.controller.retry_delay import backoff_of
-from memtune.controller.stale import current
 from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import enough
 from memtune.plans.plan import Plan
+from memtune.units import over
 from memtune.wire.run import RunKind
 
 

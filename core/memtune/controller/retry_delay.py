@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.api.status import AttemptStatus, RunStatus
-from memtune.controller.formats import to_seconds
+from memtune.api.status import AttemptStatus, RunStatus, to_seconds
 from memtune.controller.records import TRIED, ended_as, has_ended
 
 # A train run longer than this was well under way, so the backoff before the next one starts anew.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
-from memtune.api.status import Condition, Phase, Status
+from memtune.api.status import Condition, Phase, Status, story, to_text
 from memtune.controller import emulating, reasons
 from memtune.controller.blocking import forbidden, told, with_blocks
 from memtune.controller.context import Context, Decision, JobEvent
@@ -15,7 +15,6 @@ from memtune.controller.earlier_jobs import to_keep
 from memtune.controller.ending import failed, finished, past_deadline, resumed, suspended
 from memtune.controller.expected_pods import with_expected_pods
 from memtune.controller.fold_observations import settle
-from memtune.controller.formats import story, to_text
 from memtune.controller.immutable_fields import changed_fields, spec_changed
 from memtune.controller.launching import launching, running
 from memtune.controller.messages import ended

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 from memtune.api.factory import TIME_LIMIT_SECONDS
 from memtune.api.job import Job
-from memtune.api.status import Status, TraceStatus
+from memtune.api.status import Status, TraceStatus, explanation, to_seconds, to_text
 from memtune.controller import reasons
 from memtune.controller.context import Context
-from memtune.controller.fold_observations import waits
-from memtune.controller.formats import explanation, to_seconds, to_text
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.controller.records import ended_as, has_ended
-from memtune.controller.verdict import Conclusion, Verdict, conclude
+from memtune.controller.verdict import Conclusion, Verdict, conclude, waits
 from memtune.memory.traced_model import TracedModel, read_traced
 from memtune.units import counted
 from memtune.wire.names import run_name

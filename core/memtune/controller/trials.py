@@ -8,8 +8,7 @@ from dataclasses import replace
 from memtune.api.job import Job
 from memtune.api.status import RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
-from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
-from memtune.controller.stale import stale
+from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of, stale
 from memtune.controller.verdict import Verdict
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial

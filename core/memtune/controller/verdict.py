@@ -74,6 +74,25 @@ def conclude(run: RunObservation) -> Conclusion | None:
     return None
 
 
+def waits(run: RunObservation) -> Conclusion | None:
+    """Why a run cannot start, if the cluster says so."""
+    conclusion = conclude(run)
+    return conclusion if conclusion and is_waiting(conclusion, run) else None
+
+
+def is_waiting(conclusion: Conclusion, run: RunObservation) -> bool:
+    """Whether the run waits to be started, and may still start."""
+    if conclusion.verdict in (Verdict.QUEUED, Verdict.UNSCHEDULABLE):
+        return True
+    pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
+    return conclusion.verdict is Verdict.IMAGE_ERROR and pod is not None and not pod_is_over(pod)
+
+
+def pod_is_over(pod: PodObservation) -> bool:
+    """Whether the pod can do no more."""
+    return pod.exit_code is not None or not pod.present or bool(pod.init_exit_code) or pod.phase == "Failed"
+
+
 def _success(run: RunObservation) -> Conclusion:
     silent = [pod for pod in run.pods if not (pod.report and pod.report.ending == Ending.SUCCEEDED)]
     # The fullest rank may be on the silent pod; a training run that finished has finished anyway.

@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as checkpointed
 from torch.utils.checkpoint import checkpoint
 
-from memtune.controller.formats import SENTENCE
+from memtune.api.status import SENTENCE
 from memtune.plans.plan import Plan
 from memtune.units import MIB
 from memtune.wire.applied import mismatch

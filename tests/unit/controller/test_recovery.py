@@ -16,7 +16,6 @@ from memtune.controller import Node, decide
 from memtune.controller.context import Context
 from memtune.controller.downgrade import after_host_oom
 from memtune.controller.expected_pods import with_expected_pods
-from memtune.controller.formats import over
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import PodCondition, RunObservation
@@ -24,7 +23,7 @@ from memtune.controller.records import plan_of, to_run
 from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import SearchState, most_promising
 from memtune.plans.plan import Plan
-from memtune.units import GIB
+from memtune.units import GIB, over
 from memtune.wire.report import Applied, Ending, Phase
 from memtune.wire.run import Run
 

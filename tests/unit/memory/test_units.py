@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.controller.formats import over
-from memtune.units import GIB, MIB, amount, gib, parse_bytes
+from memtune.units import GIB, MIB, amount, gib, over, parse_bytes
 
 
 @pytest.mark.parametrize(

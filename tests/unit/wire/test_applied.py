@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memtune.controller.formats import SENTENCE
+from memtune.api.status import SENTENCE
 from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch, shortened_accumulation
 from memtune.wire.report import Applied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.controller.formats import SENTENCE
+from memtune.api.status import SENTENCE
 from memtune.plans.plan import Plan
 from memtune.wire.report import Applied
 from memtune.wire.script_batch import own_batch
