@@ -16,8 +16,7 @@ from prometheus_client.registry import Collector
 
 from memtune.api import Job
 from memtune.api.status import Phase, RunStatus, Status
-from memtune.controller.read_status import read_status
-from memtune.controller.records import ended_as, has_ended
+from memtune.controller.records import ended_as, has_ended, read_status
 from memtune.controller.verdict import Verdict
 from memtune_operator.backend import Key, Snapshot
 

@@ -12,8 +12,7 @@ from memtune.api.status import AttemptStatus, Condition, EmulationStatus, Interv
 from memtune.api.training import Shrink
 from memtune.controller import budget, reasons
 from memtune.controller.messages import samples, verdict_words
-from memtune.controller.read_status import read_status, restore
-from memtune.controller.records import counted, ended_as, has_ended, newest_saved, of_training
+from memtune.controller.records import counted, ended_as, has_ended, newest_saved, of_training, read_status, restore
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Component, Interval
 from memtune.planning.cost import per_million_tokens
@@ -324,13 +323,13 @@ def story_of(manifest: Mapping[str, Any]) -> JobView:
     """Build the view of a job object."""
     metadata = manifest.get("metadata") or {}
     found = manifest.get("status")
-    written = found if isinstance(found, Mapping) else {}
+    status = read_status(found if isinstance(found, Mapping) else {})
     try:
         # The status is parsed separately and may be invalid.
         job = load_job({name: value for name, value in manifest.items() if name != "status"})
     except SpecError:
-        return JobView(metadata.get("name", ""), metadata.get("namespace", "default"), read_status(written))
-    return JobView(job.metadata.name, job.metadata.namespace, restore(job, written), job)
+        return JobView(metadata.get("name", ""), metadata.get("namespace", "default"), status)
+    return JobView(job.metadata.name, job.metadata.namespace, restore(job, status), job)
 
 
 def error_ratio(run: RunStatus) -> float | None:

@@ -9,11 +9,10 @@ from memtune.api.status import ConditionType, RunStatus
 from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.host_requests import asked_bytes
-from memtune.controller.immutable_fields import changed_fields, spec_changed
 from memtune.controller.observation import Refusal
 from memtune.controller.pods import avoided_nodes
-from memtune.controller.product_comparison import cheapest, compared, unknown_cost
-from memtune.controller.records import has_ended, live
+from memtune.controller.pricing import cheapest, compared, unknown_cost
+from memtune.controller.records import changed_fields, has_ended, live, spec_changed
 from memtune.controller.verdict import Verdict, waits
 from memtune.units import gib
 
@@ -54,7 +53,7 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
         return
     products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
     wanted = resources.gpu_product or context.status.gpu_product
-    if context.job.spec.tuning.chooses_product and not wanted and not context.status.fixed:
+    if not wanted and not context.status.fixed and context.job.spec.tuning.chooses_product:
         refusal, wanted = _by_cost(context)
         if refusal:
             yield refusal

@@ -1,4 +1,4 @@
-"""Reuses probes of earlier jobs that had the same question, and stores this job's probes for later ones.
+"""Reuses probes of earlier jobs that had the same question; `stored_measurements` keeps them.
 
 No plan is launched on an earlier job's word: the job probes it once itself. If that probe measured another peak, the
 earlier ones are outdated and dropped; if it ran with another torch or driver, they are stale and count less.
@@ -6,8 +6,7 @@ earlier ones are outdated and dropped; if it ran with another torch or driver, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from memtune.api.job import Job
 from memtune.api.status import RunStatus, sentence
@@ -15,8 +14,7 @@ from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import believed
 from memtune.controller.plan_choice import ranked, winner
-from memtune.controller.read_status import is_plan_of
-from memtune.controller.records import TRIED, current, ended_as, has_ended, has_measured, software, stale
+from memtune.controller.records import TRIED, current, ended_as, has_ended, has_measured, is_plan_of, software, stale
 from memtune.controller.verdict import Verdict
 from memtune.memory.calibration import STALE_ERROR
 from memtune.planning.knowledge import PlanKnowledge
@@ -24,11 +22,8 @@ from memtune.units import amount, counted
 from memtune.wire.names import run_name
 from memtune.wire.run import RunKind
 
-MOST_EARLIER = 16
 # Two runs of one plan repeat to within about 1% of their peak; what differs by more did something else.
 _SAME_PEAK = STALE_ERROR
-# What is of the run in its own job, and says nothing to another one.
-_OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "message"}
 
 
 def with_earlier(context: Context) -> Context:
@@ -105,30 +100,6 @@ def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
     return any(probe.measured_by and probe.plan == plan for probe in current(probes))
 
 
-def to_keep(context: Context) -> tuple[RunStatus, ...]:
-    """What later jobs may begin with, if the newest of it is this job's own and not kept yet: the last probe of each
-    plan, with the job that ran it."""
-    known, own = context.observed.earlier, [probe for probe in context.status.own_probes if has_measured(probe)]
-    if known is None or not own or _newest(known) >= _newest(own):
-        return ()
-    last = {probe.plan: probe for probe in context.status.probes if has_measured(probe)}
-    name = context.job.metadata.name
-    probes = (probe.model_copy(update={"measured_by": probe.measured_by or name}) for probe in last.values())
-    return tuple(sorted(probes, key=lambda probe: probe.ended_at or ""))[-MOST_EARLIER:]
-
-
-def to_json(probe: RunStatus) -> dict[str, Any]:
-    """A probe as plain values, without the fields that only concern its own job."""
-    return probe.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OF_ITS_JOB)
-
-
-def read_probes(data: Any) -> tuple[RunStatus, ...]:
-    """Parse what ``to_json`` wrote; raise ValueError for anything else, since others can write it too."""
-    if not isinstance(data, list) or len(data) > MOST_EARLIER or not all(isinstance(each, Mapping) for each in data):
-        raise ValueError(f"probes is not a list of at most {MOST_EARLIER} objects")
-    return tuple(RunStatus.model_validate({**each, "name": "earlier", "number": 1}) for each in data)
-
-
 def _taken_over(job: Job, number: int, probe: RunStatus) -> RunStatus:
     name = run_name(job.metadata.name, RunKind.PROBE, number)
     return probe.model_copy(update={"name": name, "number": number, "created": True, "message": _told(probe, False)})
@@ -143,11 +114,6 @@ def _is_probed(plan: str, probes: Iterable[RunStatus]) -> bool:
         probe.plan == plan and not probe.measured_by and (not has_ended(probe) or ended_as(probe, *TRIED))
         for probe in probes
     )
-
-
-def _newest(probes: Iterable[RunStatus]) -> str:
-    # RFC 3339 in UTC with whole seconds sorts by time.
-    return max((probe.ended_at or "" for probe in probes), default="")
 
 
 def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus], gone: Sequence[RunStatus]) -> dict[int, str]:

@@ -21,11 +21,11 @@ from memtune.api.status import (
 )
 from memtune.controller import measurements, reasons
 from memtune.controller.context import Context
-from memtune.controller.expected_pods import EMULATION_SECONDS
 from memtune.controller.fold_observations import out_of_memory
 from memtune.controller.messages import ended, measured, run_words
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
+from memtune.controller.pods import EMULATION_SECONDS
 from memtune.controller.records import ended_as, has_ended, new_name, plan_of, replaced, without_emulations
 from memtune.controller.trials import may_be_launched, score, search_state
 from memtune.controller.verdict import Conclusion, Verdict, conclude, waits
@@ -49,15 +49,8 @@ _UNLIKELY = 0.05
 _TOLD = (Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
 
 
-def settled(context: Context) -> Context:
-    """Fold in what was observed of the running emulated probe."""
-    for record in context.status.emulations:
-        if not has_ended(record):
-            context = _settled(context, record)
-    return context
-
-
-def _settled(context: Context, record: EmulationStatus) -> Context:
+def settled(context: Context, record: EmulationStatus) -> Context:
+    """Fold in what was observed of a running emulated probe."""
     run = context.runs[record.name]
     pod = run.pods[0]
     started_at = record.started_at or measurements.started_at(run)

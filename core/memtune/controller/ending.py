@@ -1,18 +1,18 @@
-"""The end of a job: Succeeded, Failed, suspended and resumed, its deadline and its time to live (TTL)."""
+"""Phase Running, and the end of a job: succeeded, failed, suspended and resumed, its deadline and its TTL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.api.status import RunStatus, line, to_seconds
+from memtune.api.status import PlanStatus, RunStatus, line, to_seconds
 from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
 from memtune.controller.measurements import reports_of
-from memtune.controller.messages import ended
-from memtune.controller.records import MISTAKES, ended_as
+from memtune.controller.messages import ended, inherited, measured, replaced_batch, trained, warning
+from memtune.controller.records import MISTAKES, ended_as, has_ended, last_attempt
 from memtune.controller.verdict import Verdict
-from memtune.units import span
+from memtune.units import over, span
 
 
 def completed(context: Context, reason: str, text: str) -> Context:
@@ -114,3 +114,22 @@ def _last_lines(log: str, message: str) -> str:
     while lines and len(" ".join([lines[-1], *taken])) <= _LINES:
         taken.insert(0, lines.pop())
     return " ".join(taken)
+
+
+def running(context: Context) -> Context:
+    """Wait while the train run goes on; its success is the job's."""
+    last = last_attempt(context.status)
+    if last is None or not has_ended(last):
+        number, plan = (last.number, last.plan) if last else (0, "")
+        doing = "running emulated" if last and last.emulated else "training"
+        return context.saying(f"attempt {number} is {doing} on {plan}")
+    emulated = "has run to its end on an emulated GPU, no model was trained"
+    did = emulated if last.emulated else trained(context.status)
+    text = f"attempt {last.number} on {last.plan} {did}{inherited(last)}"
+    if peaks := last.peak_bytes:
+        hbm, foretold = over(peaks.device, peaks.total), context.status.prediction
+        speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
+        context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
+        text = f"{text}, {measured(last)}"
+    text = "; ".join(filter(None, (text, replaced_batch(context.status), warning(last))))
+    return completed(context, reasons.SUCCEEDED, text)

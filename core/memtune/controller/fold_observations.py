@@ -12,9 +12,9 @@ from memtune.api.job import Job
 from memtune.api.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, RunStatus, line, sentence, to_seconds, to_text
 from memtune.controller import budget, measurements, reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
-from memtune.controller.expected_pods import IGNORED, has_foreign_report
 from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.pods import has_foreign_report
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
 from memtune.controller.verdict import (
     ECHO_SECONDS,
@@ -31,6 +31,7 @@ from memtune.wire.report import Ending
 
 # Pods that run while others of the same run wait hold GPUs idle; this is the longest they may.
 GANG_PATIENCE_SECONDS = 600.0
+_IGNORED = "a report of another run or plan was ignored"
 _NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown")
 
 
@@ -150,7 +151,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         text = f"{run_words(record)}: {sentence(warnings)}"
         context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
     if has_foreign_report(context.observed, record):
-        context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {IGNORED}")
+        context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {_IGNORED}")
     return context
 
 

@@ -13,8 +13,8 @@ from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunSta
 from memtune.api.workload import to_workload
 from memtune.controller.context import Context
 from memtune.controller.observation import Node
-from memtune.controller.overhead_memory import of_earlier_jobs
 from memtune.controller.records import ended_as, plan_of, stale
+from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, Gpu

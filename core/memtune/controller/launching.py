@@ -1,4 +1,4 @@
-"""Phases Launching and Running: the train run on the chosen plan."""
+"""Phase Launching: starts the train run on the chosen plan."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 from memtune.api.status import AttemptStatus, PlanStatus, PredictionStatus, line, natural
 from memtune.controller import reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
-from memtune.controller.ending import completed
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
-from memtune.controller.messages import inherited, measured, replaced_batch, trained, trains, warning
+from memtune.controller.messages import trains
 from memtune.controller.predicting import prediction_status
-from memtune.controller.records import has_ended, last_attempt, new_name, with_attempt
+from memtune.controller.records import last_attempt, new_name, with_attempt
 from memtune.controller.trials import may_be_launched
 from memtune.planning.space import Candidate
 from memtune.plans.plan import Plan
@@ -54,25 +53,6 @@ def _asked_anew(context: Context) -> Context:
     context = context.having(plan=None, front=(), probing_ended="")
     context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal", reasons.PROBING, text).saying(text)
-
-
-def running(context: Context) -> Context:
-    """Wait while the train run goes on; its success is the job's."""
-    last = last_attempt(context.status)
-    if last is None or not has_ended(last):
-        number, plan = (last.number, last.plan) if last else (0, "")
-        doing = "running emulated" if last and last.emulated else "training"
-        return context.saying(f"attempt {number} is {doing} on {plan}")
-    emulated = "has run to its end on an emulated GPU, no model was trained"
-    did = emulated if last.emulated else trained(context.status)
-    text = f"attempt {last.number} on {last.plan} {did}{inherited(last)}"
-    if peaks := last.peak_bytes:
-        hbm, foretold = over(peaks.device, peaks.total), context.status.prediction
-        speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
-        context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
-        text = f"{text}, {measured(last)}"
-    text = "; ".join(filter(None, (text, replaced_batch(context.status), warning(last))))
-    return completed(context, reasons.SUCCEEDED, text)
 
 
 def others_hold_gpus(context: Context) -> bool:

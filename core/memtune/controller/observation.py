@@ -72,10 +72,6 @@ class PodObservation:
     mismatch: str = ""
     last_words: str = ""
 
-    def condition(self, kind: str, status: str) -> PodCondition | None:
-        """The condition of this type, if it has this status."""
-        return next((c for c in self.conditions if (c.type, c.status) == (kind, status)), None)
-
 
 @dataclass(frozen=True)
 class RunObservation:

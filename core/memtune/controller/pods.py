@@ -1,27 +1,36 @@
-"""Which pods to create and which to delete, from the records alone."""
+"""The pods that recorded runs should have, which of them to create, and which pods to delete.
+
+Reports of other runs are ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 
-from memtune.api.status import AttemptStatus, RecordStatus, RunStatus, Status
+from memtune.api.job import Job
+from memtune.api.status import AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status, to_seconds
 from memtune.controller import budget
 from memtune.controller.context import Context, Deletion
-from memtune.controller.expected_pods import own_pods
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.job_knowledge import believed
-from memtune.controller.observation import PodObservation
+from memtune.controller.observation import Observed, PodObservation, RunObservation
 from memtune.controller.plan_choice import next_target
-from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, to_run
+from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, plan_of, to_run
 from memtune.controller.verdict import Verdict
 from memtune.wire.pruning import NOTHING, Target
+from memtune.wire.report import Report
 from memtune.wire.run import Run, TraceRun
+from memtune.wire.script_batch import difference
 
 # How many failed runs keep their terminated pods for their logs.
 _KEPT_FAILURES = 2
 # A probe has nothing to save.
 _PROBE_GRACE_SECONDS = 1
+# The time limit of an emulated probe.
+EMULATION_SECONDS = 600.0
+_NONE = RunObservation(())
 
 
 def creations(context: Context, read: Status) -> tuple[Run | TraceRun, ...]:
@@ -73,7 +82,7 @@ def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
 
 def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:
     """Pods that hold GPUs for nothing, pods not kept for their logs, and everything of no live run."""
-    records: dict[str, RecordStatus] = {record.name: record for record in _records(context)}
+    records: dict[str, RecordStatus] = {record.name: record for record in _records(context.status)}
     kept, needed = _kept(context), _needed_trace(context, read)
     found = [
         deletion
@@ -87,10 +96,9 @@ def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:
     return (*found, *(Deletion(each.kind, each.name, each.uid) for each in gone))
 
 
-def _records(context: Context) -> list[RecordStatus]:
-    trace = context.status.trace
-    status = context.status
-    return [*([trace] if trace else []), *status.emulations, *status.probes, *status.attempts]
+def _records(status: Status) -> list[RecordStatus]:
+    trace = [status.trace] if status.trace else []
+    return [*trace, *status.emulations, *status.probes, *status.attempts]
 
 
 def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, is_kept: bool) -> Iterator[Deletion]:
@@ -118,7 +126,7 @@ def _kept(context: Context) -> frozenset[str]:
     """The runs whose terminated pods stay: the last two that failed, and the train run that succeeded."""
     if context.job.spec.pod_retention == "None":
         return frozenset()
-    ended = [record for record in _records(context) if has_ended(record)]
+    ended = [record for record in _records(context.status) if has_ended(record)]
     failed = [record for record in ended if not ended_as(record, Verdict.SUCCEEDED)]
     failed.sort(key=lambda record: (record.ended_at or "", record.name))
     done = [each for each in ended if isinstance(each, AttemptStatus) and ended_as(each, Verdict.SUCCEEDED)]
@@ -137,3 +145,104 @@ def _is_terminated(pod: PodObservation) -> bool:
 
 def _is_over(record: RecordStatus | None) -> bool:
     return record is None or has_ended(record)
+
+
+class ExpectedRuns(Mapping[str, RunObservation]):
+    """Every recorded run with all of its expected pods, present or not.
+
+    A run is worked out when somebody asks for it: of most runs, which have ended, nobody does.
+    """
+
+    def __init__(self, job: Job, status: Status, observed: Observed, now: float) -> None:
+        self._records = {record.name: record for record in _records(status)}
+        self._with_pods = cache(lambda name: _with_pods(job, self._records[name], observed, now))
+
+    def __getitem__(self, name: str) -> RunObservation:
+        return self._with_pods(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
+    """The pod of each index, made for the run's plan. If two claim one index, the one with the right name wins."""
+    found: dict[int, PodObservation] = {}
+    for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
+        # A pod that terminates before the run had all its pods is from an earlier life, or is recreated.
+        is_going = pod.deleting and not record.created
+        if 0 <= pod.index < _pods_of(job, record) and pod.plan in ("", record.plan) and not is_going:
+            found[pod.index] = pod
+    return found
+
+
+def _with_pods(job: Job, record: RecordStatus, observed: Observed, now: float) -> RunObservation:
+    seen = observed.runs.get(record.name, _NONE)
+    if not isinstance(record, RunStatus):
+        return _of_trace(record, seen)
+    found = own_pods(job, record, seen)
+    pods = tuple(
+        _checked(job, record, found[index])
+        if index in found and (found[index].uid or not record.created)
+        else _missing(record, index, observed)
+        for index in range(_pods_of(job, record))
+    )
+    is_probe = not isinstance(record, AttemptStatus)
+    run = RunObservation(pods, refusal=seen.refusal if not record.created else "", is_probe=is_probe)
+    if has_ended(record) or not is_probe:
+        return run
+    return replace(run, overdue=_is_overdue(job, record, run, now))
+
+
+def _of_trace(record: RecordStatus, seen: RunObservation) -> RunObservation:
+    """The trace run with its one pod."""
+    pods = [pod for pod in seen.pods if pod.index == 0 and (pod.uid or not record.created)]
+    pod = pods[-1] if pods else PodObservation(0, present=not record.created)
+    return RunObservation((pod,), refusal=seen.refusal if not record.created else "")
+
+
+def _pods_of(job: Job, record: RunStatus) -> int:
+    """The number of pods of a run; an emulated run has one for all ranks."""
+    return 1 if isinstance(record, EmulationStatus) else job.spec.resources.pods
+
+
+def _is_overdue(job: Job, record: RunStatus, run: RunObservation, now: float) -> bool:
+    if not isinstance(record, EmulationStatus):
+        return budget.is_overdue(job, run, now)
+    started = to_seconds(record.started_at)
+    return started is not None and now - started > EMULATION_SECONDS
+
+
+def _missing(record: RunStatus, index: int, observed: Observed) -> PodObservation:
+    """A pod that does not exist: not yet, or no longer."""
+    held = observed.seen_going.get((record.name, index))
+    return PodObservation(index, present=not record.created, held_seconds=held)
+
+
+def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
+    """The pod, with a mismatch if its report shows another plan applied than requested."""
+    pod = _own_report(record, pod)
+    if not isinstance(pod.report, Report):
+        return pod
+    is_probe = not isinstance(record, AttemptStatus)
+    # Without a template the built-in trainer runs, which uses the runner's engine.
+    integration = job.spec.integration if job.spec.template is not None else "sdk"
+    world = job.spec.resources.world
+    found = difference(plan_of(record), pod.report.applied, world, is_probe, integration)
+    return replace(pod, present=True, mismatch=found)
+
+
+def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
+    """Drop the pod's report if it is of another run, or of another plan than recorded."""
+    report = pod.report
+    if isinstance(report, Report) and (report.run, report.plan) == (record.name, record.plan):
+        return pod
+    return replace(pod, report=None, failure_order=None, mismatch="")
+
+
+def has_foreign_report(observed: Observed, record: RunStatus) -> bool:
+    """Whether a pod of the run brought a report of another run."""
+    pods = observed.runs.get(record.name, _NONE).pods
+    return any(pod.report is not None and _own_report(record, pod).report is None for pod in pods)

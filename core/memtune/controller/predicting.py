@@ -17,12 +17,11 @@ from memtune.controller import budget, reasons
 from memtune.controller.context import Context
 from memtune.controller.ending import completed, failed
 from memtune.controller.fold_observations import is_kept_to_met, stopped
-from memtune.controller.immutable_fields import fingerprints
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import predicted
 from memtune.controller.observation import only_product
-from memtune.controller.product_comparison import cheapest, compared
-from memtune.controller.records import live, without_emulations
+from memtune.controller.pricing import cheapest, compared
+from memtune.controller.records import fingerprints, live, without_emulations
 from memtune.controller.tracing import is_unknown, untraced
 from memtune.memory.prediction import Interval
 from memtune.planning.advice import advise

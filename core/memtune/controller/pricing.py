@@ -1,20 +1,133 @@
-"""The cost of a million tokens, beside the speeds of the status; `product_comparison` has what a price decides."""
+"""Prices of GPUs: what a million tokens cost, and which GPU product is the cheapest for a job that names none.
+
+With the objective cost such a job takes the cheapest product of its nodes; else it waits until its user names one.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections import defaultdict
+from math import inf
+from typing import NamedTuple, TypeVar
 
+from memtune.api.gpu import gpu_of
 from memtune.api.status import PlanStatus, PredictionStatus, Status
 from memtune.controller.context import Context
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import Node
 from memtune.controller.records import is_over
+from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.planning import cost
+from memtune.units import counted
+
+# The number that a message has room for.
+_MOST = 4
+
+
+class Offer(NamedTuple):
+    """What the best plan that is sure to fit is predicted to bring on one product: 0 where none is."""
+
+    product: str
+    tokens_per_second: float
+    dollars: float | None
+
+    @property
+    def place(self) -> tuple[bool, float, float]:
+        """Sort key: the cheapest first; then those without a price, the fastest first."""
+        return self.dollars is None, self.dollars or inf, -self.tokens_per_second
+
+    @property
+    def words(self) -> str:
+        costs = "" if self.dollars is None else f" for {cost.dollars(self.dollars)} a million tokens"
+        if not self.tokens_per_second:
+            return f"{self.product}: no plan is sure to fit"
+        return f"{self.product}: {self.tokens_per_second:,.0f} tokens/s{costs}"
+
+
+def compared(context: Context) -> str:
+    """The predicted result of the best plan on each product, the cheapest first; empty if unknown."""
+    if gpu_of(context.job):
+        return ""  # the job says what it has, whatever the nodes are
+    try:
+        found = offers(context)
+    except (ValueError, ArithmeticError):
+        return ""  # the job describes no workload, and something else tells why
+    others = len(found) - _MOST
+    return "; ".join([*(offer.words for offer in found[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
+
+
+def cheapest(context: Context) -> Offer | None:
+    """The product with the cheapest tokens; None where no plan is sure to fit on any that has a price."""
+    able = {product for product, nodes in _products(context).items() if _is_enough(context, nodes)}
+    return next((offer for offer in offers(context) if offer.dollars is not None and offer.product in able), None)
+
+
+def unknown_cost(context: Context) -> str:
+    """Why no product can be chosen by its cost, in one sentence."""
+    if context.observed.nodes is None:
+        return "tuning.objectives has cost, and no nodes can be seen to choose from: let the operator read nodes"
+    found = offers(context)
+    if not found:
+        return "tuning.objectives has cost, and no node that may run the job has a GPU product that MemTune knows"
+    products = ", ".join(offer.product for offer in found[:_MOST])
+    if not any(_is_enough(context, nodes) for nodes in _products(context).values()):
+        return f"tuning.objectives has cost, and no product has {_asked(context)}: there are {products}"
+    if all(_price(context, offer.product) is None for offer in found):
+        told = "set the operator's gpuHourPrices or resources.gpuHourPrice"
+        return f"tuning.objectives has cost, and nothing tells the price of {products}: {told}"
+    return f"tuning.objectives has cost, and no plan is sure to fit where the price is known: {compared(context)}"
+
+
+def offers(context: Context) -> list[Offer]:
+    """What is predicted on each product, the cheapest first; raises ValueError where no workload is described."""
+    nodes = _products(context)
+    found = [offer for product in sorted(nodes) if (offer := _offer(context, product, nodes[product]))]
+    return sorted(found, key=lambda offer: offer.place)
+
+
+def _products(context: Context) -> dict[str, list[Node]]:
+    nodes = defaultdict[str, list[Node]](list)
+    for node in context.observed.nodes or ():
+        if node.gpu_product:
+            nodes[node.gpu_product].append(node)
+    return nodes
+
+
+def _is_enough(context: Context, nodes: list[Node]) -> bool:
+    """Whether the job's pods would fit on these nodes, were they free: the choice of a product is not taken back."""
+    resources = context.job.spec.resources
+    return sum(not node.gpus or node.gpus >= resources.gpus_per_node for node in nodes) >= resources.nodes
+
+
+def _asked(context: Context) -> str:
+    resources = context.job.spec.resources
+    return f"{counted(resources.nodes, 'node')} of {counted(resources.gpus_per_node, 'GPU')}"
+
+
+def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
+    """What a product is predicted to bring; None where nothing is known of its GPU, or of the model."""
+    model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
+    if not model.is_known or not model.is_gpu_named:
+        return None
+    fitting = model.ranking.fitting
+    speed = fitting[0].prediction.tokens_per_second.expected if fitting else 0.0
+    price = _price(context, product)
+    return Offer(product, speed, cost.per_million_tokens(price, context.world, speed) if price else None)
+
+
+def _price(context: Context, product: str) -> float | None:
+    """The job's price, else the product's, which is for a whole GPU."""
+    resources = context.job.spec.resources
+    if resources.gpu_hour_price is not None or resources.is_part:
+        return resources.gpu_hour_price
+    return context.observed.gpu_hour_prices.get(product)
+
 
 _Speed = TypeVar("_Speed", PlanStatus, PredictionStatus)
 
 
 def priced(context: Context, read: Status) -> Context:
     """Write the current price and what each plan costs at it; ``read`` is the status as it was."""
-    price = _price(context, read)
+    price = _current_price(context, read)
     changes = {
         "gpu_hour_price": price,
         "prediction": _with_cost(context.status.prediction, price, context.world),
@@ -28,15 +141,11 @@ def _with_cost(of: _Speed | None, price: float | None, gpus: int) -> _Speed | No
     return of.model_copy(update={"cost_per_million_tokens": found}) if of else None
 
 
-def _price(context: Context, read: Status) -> float | None:
-    """The job's price, else its product's; an ended job keeps its last price."""
+def _current_price(context: Context, read: Status) -> float | None:
+    """The price in the status; an ended job keeps its last price."""
     resources = context.job.spec.resources
     if resources.device == "virtual":
         return None  # CPUs set its speed, and are not rented as a GPU
-    if resources.gpu_hour_price is not None:
-        return resources.gpu_hour_price
-    if is_over(read):
+    if resources.gpu_hour_price is None and is_over(read):
         return read.gpu_hour_price
-    if resources.is_part:
-        return None  # prices are for whole GPUs
-    return context.observed.gpu_hour_prices.get(resources.gpu_product or context.status.gpu_product)
+    return _price(context, resources.gpu_product or context.status.gpu_product)

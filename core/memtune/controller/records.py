@@ -1,17 +1,32 @@
-"""Run records in the status: what they mean, and how many are kept."""
+"""What the status records: read defensively, what its runs mean, how many are kept, and which fields are fixed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
+from memtune.api.errors import SpecError
 from memtune.api.job import Job
-from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status, to_text
+from memtune.api.status import (
+    MAX_ATTEMPTS,
+    MAX_EMULATIONS,
+    MAX_NUMBER,
+    AttemptStatus,
+    EmulationStatus,
+    RecordStatus,
+    RunStatus,
+    Status,
+    load_status,
+    to_text,
+)
+from memtune.api.transition import FIXED
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.verdict import Verdict
-from memtune.gpus.gpu import find
+from memtune.gpus.gpu import GPUS, find
 from memtune.plans.plan import Plan
-from memtune.wire.names import run_name
+from memtune.wire.names import run_name, short_hash
 from memtune.wire.pruning import NOTHING, Target
 from memtune.wire.run import Checkpointed, Run, RunKind
 
@@ -224,3 +239,111 @@ def _differ(one: RunStatus, other: RunStatus) -> bool:
     """Whether both tell a version, and not the same: one that died without a report tells none."""
     versions = ((one.torch, other.torch), (one.driver, other.driver))
     return any(a and b and a != b for a, b in versions)
+
+
+_HASH_CHARACTERS = 12
+
+_GENERATION = "generation"
+
+
+def fingerprints(job: Job) -> tuple[str, ...]:
+    """The generation of the spec, and a hash of each immutable field by name."""
+    # A field that a later operator adds has its default in every job that already started.
+    spec = job.spec.unpriced.model_dump(mode="json", by_alias=True, include=set(FIXED), exclude_defaults=True)
+    written = {name: json.dumps(spec.get(name), sort_keys=True, default=str) for name in sorted(FIXED)}
+    return (_generation(job), *(f"{name}.{short_hash(text, _HASH_CHARACTERS)}" for name, text in written.items()))
+
+
+def changed_fields(job: Job, status: Status) -> list[str]:
+    """The immutable fields that changed since the job started."""
+    # API servers count every edit; elsewhere the generation is always 0 and says nothing.
+    if not status.fixed or (job.metadata.generation and _generation(job) in status.fixed):
+        return []
+    # Another operator version may have recorded other fields: compare those that both know.
+    fixed = dict(each.split(".", 1) for each in status.fixed if "." in each)
+    now = dict(each.split(".", 1) for each in fingerprints(job))
+    return sorted(name for name in FIXED if name in fixed and fixed[name] != now[name])
+
+
+def spec_changed(fields: list[str]) -> str:
+    """The message about immutable fields that were edited."""
+    named = ", ".join(f"spec.{name}" for name in fields)
+    return f"{named} cannot change once the job is under way; put it back, or create a new job"
+
+
+def _generation(job: Job) -> str:
+    return f"{_GENERATION}.{job.metadata.generation}"
+
+
+_LISTS = {"emulations": MAX_EMULATIONS, "probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
+
+
+def restore(job: Job, status: Status, is_legible: bool = True) -> Status:
+    """The records that are valid; the rest is dropped: somebody may have edited them, or another version wrote them.
+
+    If the records are not legible, plans of another batch than the job's are kept: they are from before an edit.
+    """
+    conditions = {condition.type: condition for condition in status.conditions}
+    is_plan = partial(is_plan_of, job) if is_legible else _is_a_plan
+    return status.model_copy(
+        update={
+            "plan": status.plan if status.plan and is_plan(status.plan.name) else None,
+            "conditions": tuple(conditions.values()),
+            "trace": status.trace if status.trace and _is_named(job, RunKind.TRACE, status.trace) else None,
+            "emulations": tuple(
+                each for each in _sound(job, RunKind.EMULATE, status.emulations, is_plan) if each.gpu in GPUS
+            ),
+            "probes": _sound(job, RunKind.PROBE, status.probes, is_plan),
+            "attempts": _sound(job, RunKind.TRAIN, status.attempts, is_plan),
+        }
+    )
+
+
+def read_status(data: Mapping[str, Any]) -> Status:
+    """Every field of the status that has the right type."""
+    try:
+        return load_status(data)
+    except SpecError:
+        pass
+    readable: dict[str, Any] = {}
+    for name, value in data.items() if isinstance(data, Mapping) else ():
+        if name in _LISTS and isinstance(value, (list, tuple)):
+            readable[name] = [item for item in value if _is_readable(name, [item])][-_LISTS[name] :]
+        elif _is_readable(name, value):
+            readable[name] = value
+    return load_status(readable)
+
+
+def _is_readable(name: str, value: Any) -> bool:
+    try:
+        load_status({name: value})
+    except SpecError:
+        return False
+    return True
+
+
+def _sound(job: Job, kind: RunKind, records: tuple[Record, ...], is_plan: Callable[[str], bool]) -> tuple[Record, ...]:
+    """The records with a plan of this job and the name that fits their number, each number once."""
+    sound = {r.number: r for r in records if is_plan(r.plan) and _is_named(job, kind, r)}
+    return tuple(sound[number] for number in sorted(sound))
+
+
+def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
+    # No run reaches the last number by itself, and none could follow it.
+    return record.number < MAX_NUMBER and record.name == run_name(job.metadata.name, kind, record.number)
+
+
+def is_plan_of(job: Job, name: str) -> bool:
+    """Whether a name is of a plan that trains the job's global batch."""
+    return (
+        _is_a_plan(name)
+        and Plan.parse(name).global_batch(job.spec.resources.world) == job.spec.training.global_batch_size
+    )
+
+
+def _is_a_plan(name: str) -> bool:
+    try:
+        Plan.parse(name)
+    except ValueError:
+        return False
+    return True

@@ -11,22 +11,27 @@ from memtune.api.status import Condition, Phase, Status, story, to_text
 from memtune.controller import emulating, reasons
 from memtune.controller.blocking import forbidden, told, with_blocks
 from memtune.controller.context import Context, Decision, JobEvent
-from memtune.controller.earlier_jobs import to_keep
-from memtune.controller.ending import failed, finished, past_deadline, resumed, suspended
-from memtune.controller.expected_pods import with_expected_pods
+from memtune.controller.ending import failed, finished, past_deadline, resumed, running, suspended
 from memtune.controller.fold_observations import settle
-from memtune.controller.immutable_fields import changed_fields, spec_changed
-from memtune.controller.launching import launching, running
+from memtune.controller.launching import launching
 from memtune.controller.messages import ended
 from memtune.controller.observation import Observed, Refusal
-from memtune.controller.overhead_memory import to_remember
-from memtune.controller.pods import creations, deletions
+from memtune.controller.pods import ExpectedRuns, creations, deletions
 from memtune.controller.predicting import pending, predicting
 from memtune.controller.pricing import priced
 from memtune.controller.probing import probing
-from memtune.controller.read_status import read_status, restore
-from memtune.controller.records import ended_as, has_ended, is_over, last_attempt
+from memtune.controller.records import (
+    changed_fields,
+    ended_as,
+    has_ended,
+    is_over,
+    last_attempt,
+    read_status,
+    restore,
+    spec_changed,
+)
 from memtune.controller.recovering import recovering
+from memtune.controller.stored_measurements import to_keep, to_remember
 from memtune.controller.tracing import needs_trace, tracing, with_trace
 from memtune.controller.verdict import Verdict
 from memtune.planning.next_probe import Search, most_promising
@@ -51,14 +56,17 @@ _NO_MODEL = (ValueError, ArithmeticError)
 
 def decide(job: Job, observed: Observed, now: float, search: Search = most_promising) -> Decision:
     """Decide what follows from the observation. Equal arguments give equal decisions, and nothing is raised."""
-    changed = _illegible(job, read_status(observed.status))
-    read = restore(job, observed.status, is_legible=not changed)
+    written = read_status(observed.status)
+    changed = _illegible(job, written)
+    read = restore(job, written, is_legible=not changed)
     now = now if 0 <= now < _LATEST else 0.0
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
-    runs = with_expected_pods(job, status, observed, now)
-    context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
+    runs = ExpectedRuns(job, status, observed, now)
+    context = Context(job, observed, now, search, status, runs, trace=observed.trace)
+    if status.trace:
+        context = with_trace(context, status.trace)
     if not is_over(context.status):
-        context = _looked_after(context, changed) if changed else _advanced(emulating.settled(settle(context)))
+        context = _looked_after(context, changed) if changed else _advanced(_settled(context))
         if changed and not _is_halted(context):
             return _refused(context, changed)
     if is_over(context.status):
@@ -89,6 +97,15 @@ def refuse(observed: Observed, generation: int, problem: Refusal, now: float) ->
     events = (JobEvent("Warning", reason, text),) if is_new else ()
     changes = {"conditions": (*others, condition), "message": text, "observed_generation": max(generation, 0)}
     return Decision(status.model_copy(update=changes), events=events)
+
+
+def _settled(context: Context) -> Context:
+    """Fold in what was observed of every run that has not ended."""
+    context = settle(context)
+    for record in context.status.emulations:
+        if not has_ended(record):
+            context = emulating.settled(context, record)
+    return context
 
 
 def _illegible(job: Job, status: Status) -> list[str]:

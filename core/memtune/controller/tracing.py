@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from memtune.api.factory import TIME_LIMIT_SECONDS
@@ -10,7 +9,7 @@ from memtune.api.job import Job
 from memtune.api.status import Status, TraceStatus, explanation, to_seconds, to_text
 from memtune.controller import reasons
 from memtune.controller.context import Context
-from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.observation import RunObservation
 from memtune.controller.records import ended_as, has_ended
 from memtune.controller.verdict import Conclusion, Verdict, conclude, waits
 from memtune.memory.traced_model import TracedModel, read_traced
@@ -44,21 +43,9 @@ def is_given_up(job: Job, status: Status) -> bool:
     return ended_as(record, *_FINAL) or (is_lost and record.number >= _MOST_TRACES)
 
 
-def _run_of(record: TraceStatus, runs: Mapping[str, RunObservation]) -> RunObservation:
-    """The trace run with its one pod, present or not."""
-    seen = runs.get(record.name, RunObservation(()))
-    pods = [pod for pod in seen.pods if pod.index == 0 and (pod.uid or not record.created)]
-    pod = pods[-1] if pods else PodObservation(0, present=not record.created)
-    return RunObservation((pod,), refusal=seen.refusal if not record.created else "")
-
-
-def with_trace(context: Context) -> Context:
+def with_trace(context: Context, record: TraceStatus) -> Context:
     """Take over how the job's own trace run ended, and the trace that it left."""
-    record = context.status.trace
-    if record is None:
-        return context
-    run = _run_of(record, context.observed.runs)
-    context = replace(context, runs={**context.runs, record.name: run})
+    run = context.runs[record.name]
     if not has_ended(record):
         context = _settled(context, record, run)
         record = context.status.trace or record

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.observation import PodCondition, PodObservation, RunObservation
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 
 ENDED_WELL = "the command ended with exit code 0"
@@ -185,7 +185,7 @@ def _pod_disrupted(pod: PodObservation) -> str | None:
 
 def _disruptions(pod: PodObservation) -> Iterator[str | None]:
     """Every sign that the cluster, not the command, ended the pod."""
-    target = pod.condition("DisruptionTarget", "True")
+    target = _condition(pod, "DisruptionTarget", "True")
     yield "gone before anybody saw how it ended" if not pod.present else None
     yield "its node is lost" if pod.node_lost or pod.reason == "NodeLost" else None
     yield _words(target.reason, target.message) if target else None
@@ -230,15 +230,19 @@ def _cannot_be_made(pod: PodObservation) -> str | None:
 
 
 def _is_queued(pod: PodObservation) -> str | None:
-    held = pod.condition("PodScheduled", "False")
+    held = _condition(pod, "PodScheduled", "False")
     if held and (held.reason == "SchedulingGated" or _GROUP_WAITS.search(held.message)):
         return _words(held.reason, held.message)
     return None
 
 
 def _is_unschedulable(pod: PodObservation) -> str | None:
-    held = pod.condition("PodScheduled", "False")
+    held = _condition(pod, "PodScheduled", "False")
     return _words(held.reason, held.message) if held else None
+
+
+def _condition(pod: PodObservation, kind: str, status: str) -> PodCondition | None:
+    return next((each for each in pod.conditions if (each.type, each.status) == (kind, status)), None)
 
 
 def _words(reason: str, message: str) -> str:

@@ -25,7 +25,7 @@ def job_stem(job_name: str) -> str:
 
 def run_name(job_name: str, kind: RunKind, number: int) -> str:
     """The name of a run and of its Service: ``llama-probe-3``."""
-    return f"{job_stem(job_name)}-{kind}-{_five_digits(number)}"
+    return f"{job_stem(job_name)}-{kind.value}-{_five_digits(number)}"
 
 
 def pod_name(job_name: str, kind: RunKind, number: int, index: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from memtune.api import Job
 from memtune.api.status import RunStatus
 from memtune.controller import Observed, only_product
-from memtune.controller.earlier_jobs import read_probes, to_json
+from memtune.controller.stored_measurements import read_probes, to_json
 from memtune.memory.measured_overhead import JobOutside, Remembered, read_remembered
 from memtune.wire.names import short_hash
 from memtune_operator.kubernetes.cache_entries import LONGEST_ENTRY, entry, keeping

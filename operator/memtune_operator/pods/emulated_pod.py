@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from memtune.api import Job
-from memtune.controller.expected_pods import EMULATION_SECONDS
+from memtune.controller.pods import EMULATION_SECONDS
 from memtune.wire.run import Run
 from memtune_operator.pods import manifests, names, placement, pod_security, variables, wrapping
 from memtune_operator.pods.references import check_references

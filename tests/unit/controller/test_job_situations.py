@@ -14,9 +14,9 @@ from small_jobs import make_job
 from memtune.api.job import Job
 from memtune.api.status import Status, load_status
 from memtune.controller import Node, Observed, Refusal, decide, refuse
-from memtune.controller.immutable_fields import fingerprints
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import PodCondition
+from memtune.controller.records import fingerprints
 from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.names import short_hash

@@ -15,10 +15,10 @@ from memtune.api.status import Status, load_status
 from memtune.controller import Node, decide
 from memtune.controller.context import Context
 from memtune.controller.downgrade import after_host_oom
-from memtune.controller.expected_pods import with_expected_pods
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import PodCondition, RunObservation
+from memtune.controller.pods import ExpectedRuns
 from memtune.controller.records import plan_of, to_run
 from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import SearchState, most_promising
@@ -70,7 +70,7 @@ def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too(
     applied = Applied(micro_batch=4096, micro_steps=1, backend="none", compute_dtype="float32", weight_dtype="float16")
     (pod,) = (pod for pod in cluster.pods.values() if pod.is_running)
     cluster.end(pod, 0, cluster.report(pod, Ending.SUCCEEDED, applied=applied))
-    runs = with_expected_pods(cluster.job, load_status(cluster.status), cluster.observe(), cluster.now)
+    runs = ExpectedRuns(cluster.job, load_status(cluster.status), cluster.observe(), cluster.now)
     told = runs[last(cluster)["name"]].pods[0].mismatch
     assert told.startswith("applied.microBatch is 4096, but the plan asks for ")
     assert "; applied.backend is none, but plan " in told

@@ -41,9 +41,9 @@ def job(**resources: Any) -> Job:
 
 
 def story_of(cluster: Any) -> JobView:
-    from memtune.controller.read_status import restore
+    from memtune.controller.records import read_status, restore
 
-    return JobView("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
+    return JobView("tiny", "default", restore(cluster.job, read_status(cluster.status)), cluster.job)
 
 
 def test_its_speed_is_the_predicted_one_whatever_the_reports_say() -> None:

@@ -169,7 +169,7 @@ def test_a_suspended_job_set_waits_in_its_queue() -> None:
     job_set = {**owned("llama-train-1", "s", "u"), "spec": {"suspend": True}}
     (pod,) = held_back(job_set)
     assert (pod.index, pod.uid) == (0, "")
-    assert pod.condition("PodScheduled", "False") is not None
+    assert [(each.type, each.status) for each in pod.conditions] == [("PodScheduled", "False")]
     assert held_back({**job_set, "spec": {}}) == []
 
 

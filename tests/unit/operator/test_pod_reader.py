@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memtune.controller.observation import PodObservation
+from memtune.controller.observation import PodCondition, PodObservation
 from memtune.wire.report import Ending
 from memtune_operator.kubernetes.nodes import seconds_of
 from memtune_operator.kubernetes.pod_reader import NodesSeen, gone, held_seconds, index_of, observe, owned_by, run_of
@@ -100,9 +100,8 @@ def test_a_failed_init_container_is_told() -> None:
 def test_conditions_and_deletion_are_told() -> None:
     status = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2"}]}
     found = seen(status, deletionTimestamp="2026-01-01T00:59:00Z")
-    condition = found.condition("PodScheduled", "False")
-    assert condition is not None
-    assert (condition.reason, condition.message, found.deleting) == ("Unschedulable", "0/2", True)
+    assert found.conditions == (PodCondition("PodScheduled", "False", "Unschedulable", "0/2"),)
+    assert found.deleting
 
 
 def test_a_pod_is_lost_with_its_node_but_not_within_its_grace() -> None:
