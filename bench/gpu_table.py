@@ -16,8 +16,7 @@ from accuracy_rows import Row
 from gpu_pairs import LENGTH, building_bytes, nccl
 from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond, scored, ways
 
-from memtune.gpus.gpu import Gpu
-from memtune.gpus.products import nearest, of_product
+from memtune.gpus.gpu import Gpu, nearest, of_product
 from memtune.memory.prediction import Interval
 from memtune.memory.traced_model import TracedModel
 from memtune.units import GIB

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place
 
-from memtune.gpus.products import nearest
+from memtune.gpus.gpu import nearest
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.plain import from_facts

@@ -12,8 +12,8 @@ from typing import Any
 
 from memtune.api import Job
 from memtune.api.allowed import outside
-from memtune.gpus.chips import chip_of
 from memtune.gpus.driver_overhead import outside_sizes
+from memtune.gpus.gpu import chip_of
 from memtune.plans.plan import Plan
 from memtune_cli.commands.run import install_runner
 from memtune_cli.errors import InputError

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.gpus.gpu import GPUS, find
-from memtune.gpus.products import of_product
+from memtune.gpus.gpu import GPUS, find, of_product
 from memtune.units import counted, gib
 from memtune_cli.errors import InputError
 from memtune_cli.input.prediction_case import PredictionCase
@@ -82,7 +81,7 @@ def _case(
 ) -> PredictionCase:
     from memtune.api import gpu_notes, to_workload
     from memtune.api.fixed_rules import fixed_plan
-    from memtune.api.space import to_space
+    from memtune.api.workload import to_space
 
     workload = to_workload(job, gpu, traced)
     return PredictionCase(

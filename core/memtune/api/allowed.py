@@ -8,7 +8,7 @@ from typing import Any
 
 from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
-from memtune.api.space import strategy_of
+from memtune.api.workload import strategy_of
 from memtune.camel import camel
 from memtune.planning.ladder import RUNG_OF, RUNGS, Rung
 from memtune.plans.plan import Plan

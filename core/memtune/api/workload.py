@@ -1,20 +1,23 @@
-"""Converts a job to the predictor's input: its architecture and its workload."""
+"""Converts a job to the predictor's input: its GPU, its architecture, its workload and its search space."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memtune.api.errors import Problem, SpecError
+from memtune.api.errors import Problem, SpecError, either
 from memtune.api.job import Job
 from memtune.api.model import Peft
 from memtune.api.trainer import is_plain_python, trainer_memory
 from memtune.api.training import EvaluationBlock
-from memtune.gpus.gpu import Gpu
+from memtune.gpus.gpu import GPUS, Gpu, closest, nearest, of_product, slice_bytes, slice_of
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import adapter_parameters
 from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
+from memtune.planning.space import Space
+from memtune.plans.knobs import Checkpointing, Sharding
+from memtune.units import gib, parse_bytes
 
 if TYPE_CHECKING:
     from memtune.memory.traced_model import TracedModel
@@ -128,3 +131,100 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         keeps_outputs=spec.integration == "accelerate",
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
+
+
+# A GPU sold as 80 GB gives the driver up to a tenth less than 80 GiB.
+_SOLD_OVER_USABLE = 1.1
+
+
+def gpu_of(job: Job) -> Gpu | None:
+    """The GPU that the object names; None if only the cluster or a first probe can tell."""
+    whole = _whole_gpu_of(job)
+    return whole and own_part(job, whole)
+
+
+def own_part(job: Job, gpu: Gpu) -> Gpu:
+    """The part of a GPU that the job may use: a MIG slice, or a share of its memory if others use the same GPU."""
+    resources = job.spec.resources
+    # A declared size is already the slice's.
+    part = gpu if resources.gpu_memory else slice_of(gpu, resources.gpu_resource)
+    share = resources.memory_ratio
+    return part.with_memory(int(part.usable_bytes * share)) if share < 1 else part
+
+
+def _whole_gpu_of(job: Job) -> Gpu | None:
+    resources = job.spec.resources
+    known = of_product(resources.gpu_product) if resources.gpu_product else None
+    if resources.gpu_memory is None:
+        size_bytes = slice_bytes(resources.gpu_resource)
+        return known or (nearest(size_bytes).with_memory(size_bytes) if size_bytes else None)
+    declared_bytes = parse_bytes(resources.gpu_memory)
+    gpu = known or nearest(declared_bytes)
+    if resources.device == "virtual" or not gpu.usable_bytes < declared_bytes <= gpu.usable_bytes * _SOLD_OVER_USABLE:
+        return gpu.with_memory(declared_bytes)
+    return gpu
+
+
+def unknown_product(job: Job) -> str | None:
+    """The message for a product that is missing in the GPU table, with a suggestion; None if it is known."""
+    product = job.spec.resources.gpu_product
+    return unknown_gpu(product) if product and not of_product(product) else None
+
+
+def unknown_gpu(name: str) -> str:
+    """The message for a name that is missing in the GPU table, with a suggestion."""
+    alike = closest(name)
+    hint = f"did you mean {either(alike)}?" if alike else f"known are {', '.join(GPUS)}"
+    return f"{name} is unknown ({hint})"
+
+
+def gpu_notes(job: Job, gpu: Gpu) -> tuple[str, ...]:
+    """Notes for a prediction about the GPU that was assumed for the job."""
+    if problem := unknown_product(job):
+        return (f"gpuProduct {problem}; reckoned as a GPU of {gib(gpu.usable_bytes)}, speed as of the {gpu.name}",)
+    resources = job.spec.resources
+    known = of_product(resources.gpu_product) if resources.gpu_product else None
+    if not known or not resources.gpu_memory or resources.device == "virtual":
+        return ()
+    if parse_bytes(resources.gpu_memory) <= known.usable_bytes * _SOLD_OVER_USABLE:
+        return ()
+    told = f"gpuMemory {resources.gpu_memory} is more than the {gib(known.usable_bytes)} of a {resources.gpu_product}"
+    return (f"{told}; reckoned with {gib(gpu.usable_bytes)}, as written",)
+
+
+_FSDP = {
+    "full": Sharding.FSDP,
+    "shard-grad-op": Sharding.FSDP_SHARD_GRAD_OP,
+    "hybrid": Sharding.FSDP_HYBRID,
+}
+
+
+def to_space(job: Job) -> Space:
+    """The choices of each knob: training fixes some, tuning leaves the others open."""
+    choices, training = job.spec.tuning.space, job.spec.training
+    return Space(
+        precisions=choices.precision,
+        shardings=_shardings(job),
+        checkpointings=tuple(Checkpointing.parse(name) for name in choices.checkpointing),
+        offloads=choices.offload,
+        optimizers=(training.optimizer,),
+        gradient_dtypes=(training.gradient_dtype,),
+        attentions=(training.attention,),
+        expandable_segments=choices.expandable_segments,
+        micro_batches=choices.micro_batch or (),
+    )
+
+
+def _shardings(job: Job) -> tuple[Sharding, ...]:
+    choices = job.spec.tuning.space
+    by_backend = {
+        "ddp": [Sharding.DDP],
+        "deepspeed": [Sharding(f"z{stage}") for stage in choices.zero_stages],
+        "fsdp": [_FSDP[strategy] for strategy in choices.fsdp_strategies],
+    }
+    return tuple(sorted({sharding for backend in choices.backends for sharding in by_backend[backend]}))
+
+
+def strategy_of(sharding: Sharding) -> str:
+    """The name of an FSDP sharding in ``fsdpStrategies``."""
+    return next(name for name, known in _FSDP.items() if known is sharding)

@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from memtune.api.gpu import gpu_of, own_part
 from memtune.api.job import Job
-from memtune.api.space import to_space
 from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunStatus, Status
-from memtune.api.workload import to_workload
+from memtune.api.workload import gpu_of, own_part, to_space, to_workload
 from memtune.controller.context import Context
 from memtune.controller.observation import Node
 from memtune.controller.records import ended_as, plan_of, stale
 from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
-from memtune.gpus.gpu import GPUS, Gpu
-from memtune.gpus.products import nearest, of_product
+from memtune.gpus.gpu import GPUS, Gpu, nearest, of_product
 from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
-from memtune.model.assumed import assumed_architecture
+from memtune.model.plain import assumed_architecture
 from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import Space
 

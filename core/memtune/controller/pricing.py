@@ -9,8 +9,8 @@ from collections import defaultdict
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from memtune.api.gpu import gpu_of
 from memtune.api.status import PlanStatus, PredictionStatus, Status
+from memtune.api.workload import gpu_of
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import Node

@@ -1,4 +1,4 @@
-"""The table of GPUs: usable memory, arithmetic rates and links.
+"""The table of GPUs: usable memory, arithmetic rates, links and chips; and the product names that nodes advertise.
 
 Peaks are dense (no sparsity). A row names the source of its rates; "unchecked" ones were not compared with a
 publication. Rates only order plans before anything ran: the first measured step corrects them all. Usable bytes are
@@ -8,10 +8,13 @@ smallest totals in published out-of-memory messages of torch (``GPU 0 has a tota
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+from itertools import pairwise
+from typing import NamedTuple
 
-from memtune.units import GIB
+from memtune.units import GIB, KIB
 
 
 @dataclass(frozen=True)
@@ -108,3 +111,159 @@ def find(name: str) -> Gpu:
         near = get_close_matches(name.lower(), GPUS, n=3)
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(f"GPU {name!r} is unknown; use one of {', '.join(GPUS)}{meant}") from None
+
+
+# NVIDIA's gpu-feature-discovery writes the driver's name with dashes for blanks, such as NVIDIA-H100-80GB-HBM3. If a
+# GPU was sold with different memory under one name, the product must say how much: A100 alone is ambiguous.
+_PRODUCTS = (
+    (r"b200", "b200-180gb"),
+    (r"h200", "h200-141gb"),
+    (r"h100-nvl", "h100-nvl-94gb"),
+    (r"h100-pcie", "h100-pcie-80gb"),
+    (r"h100.*96gb|gh200", "h100-96gb"),
+    (r"h100", "h100-80gb"),
+    (r"a100.*80gb", "a100-80gb"),
+    (r"a100.*-40gb", "a100-40gb"),
+    (r"l40s", "l40s-48gb"),
+    (r"l4", "l4-24gb"),
+    (r"a10g", "a10g-24gb"),
+    (r"a10", "a10-24gb"),
+    (r"rtx-?a6000|a6000", "a6000-48gb"),
+    (r"rtx-?4090", "rtx4090-24gb"),
+    (r"rtx-?3090", "rtx3090-24gb"),
+    (r"v100.*32gb", "v100-32gb"),
+    (r"v100.*16gb", "v100-16gb"),
+    (r"t4", "t4-16gb"),
+)
+
+# A slice is named by its sevenths of the arithmetic and its gigabytes, as in mig-1g.10gb, of which at least this much
+# is usable: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
+_PROFILE = re.compile(r"mig-(\d)g\.(\d+)gb")
+
+_PARTS = 7
+
+_ARITHMETIC = ("bf16_flops", "fp16_flops", "tf32_flops", "fp32_flops", "fp8_flops")
+
+_SLICE_USABLE = 0.95
+
+_ALIKE = 0.6
+
+_MOST_ALIKE = 3
+
+
+def of_product(product: str) -> Gpu | None:
+    """The GPU of a product label or of a name in the table; None if unknown."""
+    name = product.lower()
+    if name in GPUS:
+        return GPUS[name]
+    for pattern, known in _PRODUCTS:
+        if re.search(rf"(^|-)({pattern})($|-)", name):
+            gpu = _on_pcie(GPUS[known]) if re.search(r"-pcie($|-)", name) else GPUS[known]
+            return slice_of(gpu, name)
+    return None
+
+
+def slice_of(gpu: Gpu, name: str) -> Gpu:
+    """The MIG slice of a GPU that a product or a resource names; the GPU itself if none is named, or if it is one."""
+    size_bytes = slice_bytes(name)
+    found = _PROFILE.search(name.lower())
+    if found is None or size_bytes >= gpu.usable_bytes:
+        return gpu
+    part = int(found[1]) / _PARTS
+    rates = {rate: getattr(gpu, rate) * part for rate in _ARITHMETIC}
+    bandwidth = gpu.memory_bytes_per_second * size_bytes / gpu.usable_bytes
+    return replace(gpu, usable_bytes=size_bytes, memory_bytes_per_second=bandwidth, **rates)
+
+
+def slice_bytes(name: str) -> int:
+    """The memory of the MIG slice that a product or a resource names; 0 if it names none."""
+    found = _PROFILE.search(name.lower())
+    return int(int(found[2]) * GIB * _SLICE_USABLE) if found else 0
+
+
+def closest(product: str) -> list[str]:
+    """Names in the table that look like an unknown product, the most similar first."""
+    words = [word for word in re.split(r"[^a-z0-9]+", product.lower()) if word]
+    words += [first + second for first, second in pairwise(words)]
+    scores = {name: max(_alikeness(word, name) for word in words) for name in GPUS} if words else {}
+    alike = [name for name, score in scores.items() if score >= _ALIKE]
+    return sorted(alike, key=lambda name: -scores[name])[:_MOST_ALIKE]
+
+
+def _alikeness(word: str, name: str) -> float:
+    # Too many names end with the same memory size.
+    return SequenceMatcher(None, word, name.partition("-")[0]).ratio()
+
+
+def _on_pcie(gpu: Gpu) -> Gpu:
+    """The PCIe card of a module: the same chip, but only PCIe between GPUs."""
+    slowest = min(gpu.link_bytes_per_second, gpu.host_link_bytes_per_second)
+    return replace(gpu, link_bytes_per_second=slowest)
+
+
+def nearest(usable_bytes: int) -> Gpu:
+    """A guess: the GPU of the table with the nearest memory. Those without bf16 are too old to guess."""
+    candidates = [gpu for gpu in GPUS.values() if gpu.bf16_flops]
+    # Among equals the slower one, so that a guess never promises too much.
+    guess = min(candidates, key=lambda gpu: (round(abs(gpu.usable_bytes - usable_bytes) / GIB), gpu.bf16_flops))
+    return replace(guess, guessed=True)
+
+
+class Chip(NamedTuple):
+    """The device properties that CUDA reports, by which torch chooses kernels and their workspaces.
+
+    Shared memory is that of one multiprocessor, or of one block.
+    """
+
+    product: str
+    major: int
+    minor: int
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    blocks_per_multiprocessor: int
+    shared_bytes_per_multiprocessor: int
+    shared_bytes_per_block: int
+    shared_bytes_reserved: int
+
+
+# Capabilities: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Multiprocessors: NVIDIA's
+# architecture whitepapers (Volta, Turing, Ampere GA100 and GA102, Ada, Hopper, Blackwell) and the data sheets of the
+# cards. Product names are the driver's, as `nvidia-smi` prints them.
+# Threads and blocks of a multiprocessor; KiB of shared memory: per multiprocessor, at most per block, reserved.
+_CAPABILITIES = {
+    (7, 0): (2048, 32, 96, 96, 0),
+    (7, 5): (1024, 16, 64, 64, 0),
+    (8, 0): (2048, 32, 164, 163, 1),
+    (8, 6): (1536, 16, 100, 99, 1),
+    (8, 9): (1536, 24, 100, 99, 1),
+    (9, 0): (2048, 32, 228, 227, 1),
+    (10, 0): (2048, 32, 228, 227, 1),
+}
+
+_CHIPS = {
+    "b200-180gb": ("NVIDIA B200", (10, 0), 148),
+    "h200-141gb": ("NVIDIA H200", (9, 0), 132),
+    "h100-80gb": ("NVIDIA H100 80GB HBM3", (9, 0), 132),
+    "h100-nvl-94gb": ("NVIDIA H100 NVL", (9, 0), 132),
+    "h100-pcie-80gb": ("NVIDIA H100 PCIe", (9, 0), 114),
+    "h100-96gb": ("NVIDIA H100", (9, 0), 132),
+    "a100-80gb": ("NVIDIA A100-SXM4-80GB", (8, 0), 108),
+    "a100-40gb": ("NVIDIA A100-SXM4-40GB", (8, 0), 108),
+    "l40s-48gb": ("NVIDIA L40S", (8, 9), 142),
+    "l4-24gb": ("NVIDIA L4", (8, 9), 58),
+    "a10-24gb": ("NVIDIA A10", (8, 6), 72),
+    "a10g-24gb": ("NVIDIA A10G", (8, 6), 80),
+    "a6000-48gb": ("NVIDIA RTX A6000", (8, 6), 84),
+    "rtx4090-24gb": ("NVIDIA GeForce RTX 4090", (8, 9), 128),
+    "rtx3090-24gb": ("NVIDIA GeForce RTX 3090", (8, 6), 82),
+    "v100-32gb": ("Tesla V100-SXM2-32GB", (7, 0), 80),
+    "v100-16gb": ("Tesla V100-SXM2-16GB", (7, 0), 80),
+    "t4-16gb": ("Tesla T4", (7, 5), 40),
+}
+
+
+def chip_of(name: str) -> Chip:
+    """The chip of a GPU by its name in the table of GPUs, such as ``h100-80gb``."""
+    product, (major, minor), multiprocessors = _CHIPS[name.lower()]
+    threads, blocks, *shared = _CAPABILITIES[major, minor]
+    return Chip(product, major, minor, multiprocessors, threads, blocks, *(size * KIB for size in shared))

@@ -118,3 +118,25 @@ def _check_experts(experts: Experts, layers: int, facts: Facts) -> None:
     if experts.dense_layers >= layers:
         path = facts.path("denseLayers")
         raise ValueError(f"{path}: {experts.dense_layers} leaves none of the {layers} layers (layers) for the experts")
+
+
+# Weights, gradients and states of mixed precision under AdamW (1910.02054, section 3.1).
+_STATE_BYTES = 16
+
+# The fraction of total memory that states sharded over all ranks are assumed to take.
+_SHARE = 0.25
+
+_LAYERS = 32
+
+_HEADS = 16
+
+# A decoder's block has 12 x width^2 weights (2001.08361, table 1).
+_WEIGHTS = 12
+
+
+def assumed_architecture(usable_bytes: int, world: int) -> Architecture:
+    """A decoder of the size that people choose for this many GPUs."""
+    parameters = usable_bytes * world * _SHARE / _STATE_BYTES
+    width = max(round((parameters / (_WEIGHTS * _LAYERS)) ** 0.5 / _HEADS), 1) * _HEADS
+    facts = {"hiddenSize": width, "layers": _LAYERS, "heads": _HEADS, "ffnSize": 4 * width, "vocabSize": width}
+    return from_facts(facts, "an assumed model")

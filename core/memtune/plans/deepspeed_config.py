@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.plans.knobs import Checkpointing, GradientDtype, Offload, Optimizer, Precision
+from memtune.plans.knobs import Checkpointing, GradientDtype, Offload, Precision
 from memtune.plans.plan import Plan
 
 # One knob scales every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
@@ -19,23 +19,6 @@ SUB_GROUP_ELEMENTS = 1_000_000_000
 # Stage 3 does not shard weights this small: DeepSpeed's default.
 PERSISTENT_ELEMENTS = 100_000
 _MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
-_WHOLE_MATRICES = (Optimizer.MUON, Optimizer.ADAFACTOR)
-
-
-def deepspeed_refusal(plan: Plan) -> str | None:
-    """Why DeepSpeed cannot carry out a plan; None if it can, or if the plan uses another library."""
-    if plan.sharding.backend != "deepspeed":
-        return None
-    # DeepSpeed gathers matrices only for its own Muon (zero/muon), and the optimizer stays the script's.
-    if plan.sharding.zero_stage and plan.optimizer in _WHOLE_MATRICES:
-        others = "z0 or ddp" if plan.optimizer is Optimizer.ADAFACTOR else "z0, ddp or fsdp"  # as in fsdp_refusal
-        return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use {others}"
-    if not plan.sharding.zero_stage and plan.gradient_dtype is GradientDtype.FP32 and plan.precision in _MODEL_DTYPES:
-        # deepspeed/runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix"
-        return (
-            f"DeepSpeed keeps no fp32 gradients of {plan.precision} weights at stage 0; use z1 or gradientDtype model"
-        )
-    return None
 
 
 def deepspeed_config(plan: Plan, world: int, nvme_path: str | None = None) -> dict[str, Any]:

@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.plans.knobs import GradientDtype, Offload, Optimizer, Precision, Sharding
+from memtune.plans.knobs import GradientDtype, Offload, Precision, Sharding
 from memtune.plans.plan import Plan
 
 # fp8 and tf32 only exist inside matrix products: to FSDP they are bf16 and fp32.
 _COMPUTE_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
-
-
-def fsdp_refusal(plan: Plan) -> str | None:
-    """Why FSDP cannot carry out a plan; None if it can, or if the plan uses another library."""
-    if plan.sharding.backend == "fsdp" and plan.optimizer is Optimizer.ADAFACTOR:
-        # Neither torch's nor transformers' can step on DTensors, whose norms and means have another placement.
-        return "adafactor works on whole matrices, FSDP hands it shards; use z0 or ddp"
-    return None
 
 
 def fsdp_config(plan: Plan, nodes: int, gpus_per_node: int) -> dict[str, Any]:

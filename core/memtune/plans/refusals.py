@@ -6,9 +6,7 @@ What no plan can be at all, such as DDP with offloaded parameters, `Plan` refuse
 from __future__ import annotations
 
 from memtune.gpus.gpu import Gpu
-from memtune.plans.deepspeed_config import deepspeed_refusal
-from memtune.plans.fsdp_config import fsdp_refusal
-from memtune.plans.knobs import Attention, Offload, Optimizer, Precision
+from memtune.plans.knobs import Attention, GradientDtype, Offload, Optimizer, Precision
 from memtune.plans.plan import Plan
 
 
@@ -25,7 +23,29 @@ def contradiction(plan: Plan) -> str | None:
 
 def backend_refusal(plan: Plan) -> str | None:
     """Why the plan's library, DeepSpeed or FSDP, cannot carry it out; None if it can."""
-    return deepspeed_refusal(plan) or fsdp_refusal(plan)
+    backend = plan.sharding.backend
+    return _deepspeed_refusal(plan) if backend == "deepspeed" else _fsdp_refusal(plan) if backend == "fsdp" else None
+
+
+def _deepspeed_refusal(plan: Plan) -> str | None:
+    # DeepSpeed gathers matrices only for its own Muon (zero/muon), and the optimizer stays the script's.
+    if plan.sharding.zero_stage and plan.optimizer in (Optimizer.MUON, Optimizer.ADAFACTOR):
+        others = "z0 or ddp" if plan.optimizer is Optimizer.ADAFACTOR else "z0, ddp or fsdp"
+        return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use {others}"
+    has_16_bits = plan.compute_bytes == 2
+    if not plan.sharding.zero_stage and plan.gradient_dtype is GradientDtype.FP32 and has_16_bits:
+        # deepspeed/runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix"
+        return (
+            f"DeepSpeed keeps no fp32 gradients of {plan.precision} weights at stage 0; use z1 or gradientDtype model"
+        )
+    return None
+
+
+def _fsdp_refusal(plan: Plan) -> str | None:
+    if plan.optimizer is Optimizer.ADAFACTOR:
+        # Neither torch's nor transformers' can step on DTensors, whose norms and means have another placement.
+        return "adafactor works on whole matrices, FSDP hands it shards; use z0 or ddp"
+    return None
 
 
 def gpu_refusal(plan: Plan, gpu: Gpu) -> str | None:

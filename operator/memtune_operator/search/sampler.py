@@ -25,8 +25,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from memtune.api import load_job
-from memtune.api.gpu import unknown_product
 from memtune.api.status import Status
+from memtune.api.workload import unknown_product
 from memtune.controller.job_knowledge import model_of
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial, enough, most_promising

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from memtune.gpus.chips import Chip, chip_of
 from memtune.gpus.driver_overhead import outside_sizes
-from memtune.gpus.gpu import Gpu, find
+from memtune.gpus.gpu import Chip, Gpu, chip_of, find
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
 from memtune_runner.emulated.errors import UnknownGpuError

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import memtune
 import memtune_runner
-from memtune.gpus.chips import chip_of
+from memtune.gpus.gpu import chip_of
 from memtune_runner.command import worker_command
 from memtune_runner.command.command import Command, CommandError, parse
 from memtune_runner.emulated import endings, installed, nvidia_smi

@@ -14,9 +14,9 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from memtune.plans.fsdp_config import fsdp_refusal
 from memtune.plans.knobs import Optimizer
 from memtune.plans.plan import Plan
+from memtune.plans.refusals import backend_refusal
 from memtune_runner.engine import PlanError, optimizers
 
 HERE = [each for each in Optimizer if each is not Optimizer.ADAMW_8BIT]
@@ -78,7 +78,7 @@ def test_shards_learn_as_whole_weights_do_or_are_refused(
     optimizer: Optimizer, fused: bool, one_rank: DeviceMesh
 ) -> None:
     plan = plan_with(optimizer, fused, "fsdp")
-    if fsdp_refusal(plan):
+    if backend_refusal(plan):
         assert optimizer is Optimizer.ADAFACTOR
         return
     model, whole = decoder(), decoder()

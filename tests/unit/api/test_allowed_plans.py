@@ -8,7 +8,7 @@ import pytest
 
 from memtune.api import Job, load_job
 from memtune.api.allowed import outside
-from memtune.api.space import to_space
+from memtune.api.workload import to_space
 from memtune.plans.plan import Plan
 
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}

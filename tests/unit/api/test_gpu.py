@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from memtune.api import Job, gpu_notes, gpu_of, load_job, unknown_product
-from memtune.gpus.gpu import GPUS
-from memtune.gpus.products import closest, of_product
+from memtune.gpus.gpu import GPUS, closest, of_product
 from memtune.units import GIB
 
 

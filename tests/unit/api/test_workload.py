@@ -10,7 +10,7 @@ from memtune.api import Job, SpecError, architecture_of, load_job, to_workload
 from memtune.gpus.gpu import GPUS
 from memtune.memory.workload import Evaluation
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.model.assumed import assumed_architecture
+from memtune.model.plain import assumed_architecture
 
 LLAMA = {
     "model_type": "llama",

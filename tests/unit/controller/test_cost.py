@@ -13,7 +13,7 @@ from memtune.api.job import Job
 from memtune.api.status import load_status
 from memtune.controller import Node, Observed, decide
 from memtune.controller.job_knowledge import model_of
-from memtune.gpus.products import of_product
+from memtune.gpus.gpu import of_product
 from memtune.units import GIB
 
 L4 = {"nodes": 1, "gpusPerNode": 1, "gpuProduct": "NVIDIA-L4", "gpuMemory": "8Gi"}

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from decided import probed
+from entered_files import entered
 from small_jobs import make_job
 
 import memtune
 from memtune.api.status import Status, load_status
 from memtune.controller import Decision, decide
 from memtune.memory.measured_overhead import Remembered
-
-CORE = Path(memtune.__file__).parent
-
-
-def entered(call: Callable[[], Any]) -> set[str]:
-    """The files of the core whose functions are called."""
-    found = set[str]()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(CORE):
-            found.add(str(path.relative_to(CORE)))
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return found
 
 
 def test_a_decision_that_changes_nothing_enters_few_files() -> None:
@@ -49,4 +25,4 @@ def test_a_decision_that_changes_nothing_enters_few_files() -> None:
     assert decision.status == load_status(cluster.status)
     assert decision.status.phase == "Running"
     assert replace(decision, status=Status()) == Decision(Status())
-    assert len(entered(lambda: decide(cluster.job, observed, cluster.now))) <= 14
+    assert len(entered(lambda: decide(cluster.job, observed, cluster.now), memtune)) <= 14

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtune.gpus.chips import chip_of
-from memtune.gpus.gpu import GPUS
+from memtune.gpus.gpu import GPUS, chip_of
 from memtune_cli.commands.emulate import _page, _untried
 from memtune_cli.views.screen import Screen
 from memtune_runner.command.command import parse

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from memtune.gpus.chips import chip_of
+from memtune.gpus.gpu import chip_of
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from memtune.memory.traced_model import TracedModel
-from memtune.model import linears
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
-from memtune.model.count import ALL_LINEAR, adapter_parameters, adapter_reads, parameters, quantizable_parameters
+from memtune.model.count import (
+    ALL_LINEAR,
+    adapter_parameters,
+    adapter_reads,
+    encoder_layer,
+    main_layer,
+    parameters,
+    quantizable_parameters,
+)
 from memtune.wire import trace as events
 from memtune.wire.trace import Trace
 
@@ -169,10 +176,10 @@ def _readers(architecture: Architecture) -> int:
 
 def _reads(architecture: Architecture, adapter: Adapter) -> tuple[int, int]:
     """What adapters read in a layer, and in its cross-attention if any."""
-    whole = adapter_reads(linears.main_layer(architecture), adapter)
+    whole = adapter_reads(main_layer(architecture), adapter)
     if architecture.kind is not Kind.ENCODER_DECODER:
         return whole, 0
-    without = adapter_reads(linears.encoder_layer(architecture), adapter)
+    without = adapter_reads(encoder_layer(architecture), adapter)
     return without, whole - without
 
 
