@@ -35,9 +35,9 @@ from memtune_runner.engine.protocol import Setup
 from memtune_runner.rank.settings import Settings
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.adaptations import replaced, usual_values
+from memtune_runner.tracing.computed_constants import KnownNumbers
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.kernels import FlashAttention, autocasted
-from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.virtual.attention import is_the_kernels, plain
 from memtune_runner.virtual.gpu import VirtualGpu
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from memtune.api import Job
-from memtune.api.allowed import outside
+from memtune.api.allowed_plans import outside
 from memtune.gpus.driver_overhead import outside_sizes
 from memtune.gpus.gpu import chip_of
 from memtune.plans.plan import Plan

@@ -96,7 +96,7 @@ class PredictionCase:
         ]
 
     def _choice_notes(self, plan: Plan) -> list[str]:
-        from memtune.api.allowed import outside
+        from memtune.api.allowed_plans import outside
 
         reasons = outside(self.job, plan)
         return [f"the operator would not choose this plan: {'; '.join(reasons)}"] if reasons else []

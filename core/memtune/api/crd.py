@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from memtune.api.immutable_fields import TRANSITIONS, Transition
 from memtune.api.job import GROUP, KIND, PLURAL, VERSION, JobSpec
 from memtune.api.rule import INVALID, Rule
 from memtune.api.rules import RULES
 from memtune.api.status import Status
-from memtune.api.transition import TRANSITIONS, Transition
 
 Schema = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
 from memtune.api.workload import to_space
-from memtune.memory.replay.setting import numerics_of
+from memtune.memory.replay.replay_case import numerics_of
 from memtune.wire.names import short_hash
 from memtune.wire.trace import NUMERICS
 from memtune.wire.trace_message import VERSION

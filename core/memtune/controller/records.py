@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from memtune.api.errors import SpecError
+from memtune.api.immutable_fields import FIXED
 from memtune.api.job import Job
 from memtune.api.status import (
     MAX_ATTEMPTS,
@@ -21,7 +22,6 @@ from memtune.api.status import (
     load_status,
     to_text,
 )
-from memtune.api.transition import FIXED
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, find

@@ -7,10 +7,10 @@ from typing import Any
 
 from memtune.model.architecture import Architecture
 from memtune.model.facts import Facts
-from memtune.model.families import classic, encoders, gated, seeing
+from memtune.model.families import classic, encoders, gated, vision
 from memtune.model.families.family import Family
 
-FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES, **seeing.FAMILIES}
+FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES, **vision.FAMILIES}
 
 # The keys that determine a model's size. transformers omits them from a file only if they have its defaults; a person
 # may have forgotten or misspelt them.
@@ -48,8 +48,8 @@ def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architect
 
 def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
     """The sizes that a valid config leaves to its family's defaults, with their values."""
-    if config["model_type"] in seeing.FAMILIES:
-        return defaulted_sizes({"model_type": seeing.TEXT, **(config.get("text_config") or {})})
+    if config["model_type"] in vision.FAMILIES:
+        return defaulted_sizes({"model_type": vision.TEXT, **(config.get("text_config") or {})})
     family = FAMILIES[config["model_type"]]
     given = Facts(config, "").renamed(family.aliases)
     return {name: family.defaults[name] for name in _SIZES if name in family.defaults and name not in given}
@@ -60,9 +60,9 @@ def misspelt(config: dict[str, Any]) -> list[str]:
 
     Most other unread keys are transformers' own, and memory does not depend on them.
     """
-    if config["model_type"] in seeing.FAMILIES:
+    if config["model_type"] in vision.FAMILIES:
         text = config.get("text_config")
-        return misspelt({**text, "model_type": seeing.TEXT}) if isinstance(text, dict) else []
+        return misspelt({**text, "model_type": vision.TEXT}) if isinstance(text, dict) else []
     family = FAMILIES[config["model_type"]]
     known = {**{name: name for name in family.defaults}, **family.aliases}
     if config["model_type"] in gated.FAMILIES:

@@ -33,7 +33,6 @@ from memtune.planning.next_probe import SearchState, Trial, enough, most_promisi
 from memtune.planning.parameters import StudyParameters, Value
 from memtune.planning.space import BOTH, MEMORY
 from memtune.plans.plan import Plan
-from memtune_operator.search.questions import difference, facts_of, nothing_fits
 from memtune_operator.search.study import (
     CHOSEN,
     DIED,
@@ -45,6 +44,7 @@ from memtune_operator.search.study import (
     suggesting,
     thawed,
 )
+from memtune_operator.search.study_facts import difference, facts_of, nothing_fits
 from memtune_operator.search.workers import this_worker
 
 # A plan that lost so many trials may be the cause.

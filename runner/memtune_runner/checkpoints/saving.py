@@ -9,7 +9,7 @@ from pathlib import Path
 from memtune.plans.resume import Format
 from memtune.wire import environment
 from memtune_runner.checkpoints import manifest as manifests
-from memtune_runner.checkpoints import meeting
+from memtune_runner.checkpoints import save_barrier
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
 from memtune_runner.rank import progress, script_warnings
@@ -33,7 +33,7 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
     settings, saved = read_settings(os.environ), Path(directory)
     if _is_kept(settings, saved):
         _check_samples(settings, samples)
-        meeting.meet(f"checkpoint_saved({saved})", _ON_EVERY_RANK)
+        save_barrier.wait_for_all_ranks(f"checkpoint_saved({saved})", _ON_EVERY_RANK)
         _complete(settings, saved, samples, Format.SCRIPT)
 
 

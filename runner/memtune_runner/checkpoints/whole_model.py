@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.plans.knobs import Sharding
 from memtune.wire.report import Phase
-from memtune_runner.checkpoints.meeting import meet
+from memtune_runner.checkpoints.save_barrier import wait_for_all_ranks
 from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.rank import phases
 from memtune_runner.rank.bad_input import BadInputError
@@ -62,7 +62,7 @@ def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
                 "them and this is a part of the model that is trained only: save the whole, or give state_dict"
             )
         remedy = _REMEDY_OF_DIFFUSERS if _is_of_diffusers(model) else _REMEDY
-        meet(f"save_pretrained({given.get('save_directory', '')})", remedy, _LONGEST_WAIT_SECONDS)
+        wait_for_all_ranks(f"save_pretrained({given.get('save_directory', '')})", remedy, _LONGEST_WAIT_SECONDS)
         with phases.during(Phase.SAVE):
             weights = _of_deepspeed(engine, model) if engine is not None else _of_fsdp(model)
             return _written(inherited, model, weights, args, kwargs) if current_ranks().rank == 0 else None

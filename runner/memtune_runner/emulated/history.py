@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memtune.wire.report import Phase
-from memtune_runner.rank.users_code import is_users
+from memtune_runner.rank.user_code import is_users
 
 # How many events torch keeps, each with its stack; the oldest are dropped.
 MOST_EVENTS = 1_000_000

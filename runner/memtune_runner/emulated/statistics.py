@@ -13,7 +13,7 @@ from memtune_runner.device.statistics import CudaStatistics
 from memtune_runner.emulated.history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import resize
-from memtune_runner.rank.reading import Reading
+from memtune_runner.rank.memory_reading import Reading
 
 
 class EmulatedStatistics(CudaStatistics):

@@ -114,11 +114,11 @@ class Values:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow values from now on; torch must be imported."""
-        from memtune_runner.emulated.aside import standing_aside
-        from memtune_runner.emulated.following import Following
+        from memtune_runner.emulated.mode_suspension import suspended_in_backward
+        from memtune_runner.emulated.value_mode import ValueMode
 
-        mode = Following(self.reads)
-        with standing_aside(mode), mode:
+        mode = ValueMode(self.reads)
+        with suspended_in_backward(mode), mode:
             yield
 
 

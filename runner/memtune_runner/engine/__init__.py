@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from memtune.plans import knobs
 from memtune.plans.plan import Plan
 from memtune_runner.engine import activation_checkpointing, batch, optimizers, precision
-from memtune_runner.engine.connect import connect
 from memtune_runner.engine.engine import CountTokens, Engine, Loss, Step
+from memtune_runner.engine.process_group import connect
 from memtune_runner.engine.protocol import Backend, Setup
 from memtune_runner.rank.plan_refusals import PlanError, refuse
 from memtune_runner.rank.settings import Settings, read_settings

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from memtune.plans.knobs import Checkpointing
 from memtune_runner.engine.blocks import repeated_blocks
-from memtune_runner.engine.selective import restore_linear, selective_contexts
+from memtune_runner.engine.selective_checkpointing import restore_linear, selective_contexts
 
 
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:

@@ -12,9 +12,9 @@ from torch.nn.utils import get_total_norm
 
 from memtune_runner.checkpoints import universal
 from memtune_runner.engine import deepspeed_on_cpu
+from memtune_runner.engine.loss_scale import INITIAL_POWER
 from memtune_runner.engine.precision import CastInputs, compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
-from memtune_runner.engine.scaling import INITIAL_POWER
 from memtune_runner.rank.deepspeed_file import config_of
 from memtune_runner.rank.plan_refusals import PlanError
 from memtune_runner.rank.settings import Settings

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
 from memtune.plans import knobs
 from memtune.plans.plan import Plan
-from memtune_runner.checkpoints.kernel import keep_kernel
+from memtune_runner.checkpoints.optimizer_kernel import keep_kernel
 from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.rank.plan_refusals import PlanError
 

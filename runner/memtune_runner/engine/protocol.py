@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import nn
 
-from memtune_runner.engine.scaling import LossScaler
+from memtune_runner.engine.loss_scale import LossScaler
 from memtune_runner.rank.settings import Settings
 
 

@@ -12,10 +12,10 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from memtune_runner.engine import eight_bits
+from memtune_runner.engine import eight_bit_states
+from memtune_runner.engine.loss_scale import LossScaler
 from memtune_runner.engine.precision import compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
-from memtune_runner.engine.scaling import LossScaler
 
 
 class TorchBackend(ABC):
@@ -65,8 +65,8 @@ class TorchBackend(ABC):
     def load(self, directory: Path) -> None:
         """Read it on any number of ranks, under either backend."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        with eight_bits.CutAnywhere():
+        with eight_bit_states.CutAnywhere():
             state_dict_loader.load(
-                {"model": model, "optimizer": optimizer}, checkpoint_id=directory, planner=eight_bits.Planner()
+                {"model": model, "optimizer": optimizer}, checkpoint_id=directory, planner=eight_bit_states.Planner()
             )
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtune_runner.checkpoints import huggingface
-from memtune_runner.checkpoints.kernel import keep_kernel
+from memtune_runner.checkpoints.optimizer_kernel import keep_kernel
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining

@@ -16,7 +16,7 @@ from typing import Any
 
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
-from memtune_runner.integrations.askers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
+from memtune_runner.integrations.callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
 from memtune_runner.integrations.passes import Followed, Passes
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError

@@ -19,7 +19,7 @@ from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated import job as emulated_job
 from memtune_runner.launch import processes
-from memtune_runner.launch.merging import RankEnd, cause, merge
+from memtune_runner.launch.merge_reports import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.signals import Signals
 from memtune_runner.launch.variables import of_worker, with_resume

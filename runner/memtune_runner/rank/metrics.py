@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.ranks import Rank
-from memtune_runner.rank.reading import Reading
 from memtune_runner.vendored import prometheus_client
 
 _LABELS = ("rank", "device")

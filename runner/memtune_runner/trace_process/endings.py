@@ -7,7 +7,7 @@ import signal
 
 from memtune.units import gib
 from memtune_runner.rank.failures import in_words
-from memtune_runner.rank.users_code import is_users
+from memtune_runner.rank.user_code import is_users
 
 # A frame as faulthandler writes it.
 _FRAME = re.compile(r'^ +File "(.*)", line (\d+) in ', re.MULTILINE)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from memtune.units import parse_bytes
 from memtune.wire.trace import NUMERICS
-from memtune_runner.trace_process.inside import TRACED, Inside
-from memtune_runner.trace_process.watch import Limits, watched
+from memtune_runner.trace_process.child_process import TRACED, Inside
+from memtune_runner.trace_process.supervisor import Limits, watched
 
 
 def main(argv: Sequence[str] | None = None) -> int:

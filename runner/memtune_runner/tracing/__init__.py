@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune_runner.tracing.problems import TracingError
 from memtune_runner.tracing.programs import trace, trace_subject
+from memtune_runner.tracing.trace_errors import TracingError
 
 __all__ = ["TracingError", "trace", "trace_subject"]

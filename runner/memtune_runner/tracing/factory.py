@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_map_only
 
 from memtune_runner.rank.failures import missing_module
 from memtune_runner.tracing.adaptations import usual_values
-from memtune_runner.tracing.described import from_config
-from memtune_runner.tracing.known import KnownNumbers
-from memtune_runner.tracing.problems import TracingError, unbuilt
+from memtune_runner.tracing.computed_constants import KnownNumbers
+from memtune_runner.tracing.described_model import from_config
+from memtune_runner.tracing.trace_errors import TracingError, unbuilt
 
 _AT_IMPORT = "what needs a GPU or data belongs into functions, not on the module's top level"
 _AT_CALL = "the factory must build its model without a GPU and without data"

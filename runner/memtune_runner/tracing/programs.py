@@ -16,8 +16,8 @@ from memtune_runner.engine.activation_checkpointing import switch_off_own
 from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.factory import Subject
-from memtune_runner.tracing.problems import TracingError
 from memtune_runner.tracing.shared_status import unheard
+from memtune_runner.tracing.trace_errors import TracingError
 from memtune_runner.tracing.tracer import Tracer
 
 

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_iter
 
 from memtune.wire import trace as events
-from memtune_runner.engine.selective import ATTENTION, PRODUCTS
+from memtune_runner.engine.selective_checkpointing import ATTENTION, PRODUCTS
 from memtune_runner.tracing import kernels
-from memtune_runner.tracing.following import Numbers, followed, tensors_of
-from memtune_runner.tracing.problems import sparse_gradient
+from memtune_runner.tracing.model_hooks import Numbers, followed, tensors_of
 from memtune_runner.tracing.recording import Recording, merged
 from memtune_runner.tracing.shared_status import unheard
+from memtune_runner.tracing.trace_errors import sparse_gradient
 
 _UNCOUNTED = -1  # a weight, a buffer, or a stand-in for a save in the backward pass
 

@@ -14,13 +14,13 @@ from memtune_runner.tracing.adaptations import replaced, usual_paths
 from memtune_runner.tracing.casts import gpu_casts
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.folding import folded, folds_of
-from memtune_runner.tracing.following import Numbers
 from memtune_runner.tracing.kernels import gpu_kernels
-from memtune_runner.tracing.problems import TracingError, explained
+from memtune_runner.tracing.model_hooks import Numbers
 from memtune_runner.tracing.recorder import Recorder
 from memtune_runner.tracing.recording import Recording
 from memtune_runner.tracing.sharded_weights import sharded_weights
 from memtune_runner.tracing.shared_status import unheard
+from memtune_runner.tracing.trace_errors import TracingError, explained
 from memtune_runner.tracing.unfolding import IrregularError, unfold
 
 

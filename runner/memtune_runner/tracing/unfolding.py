@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from memtune.wire import trace as events
 from memtune_runner.tracing.folding import PERIODS, Fold
-from memtune_runner.tracing.following import Numbers
+from memtune_runner.tracing.model_hooks import Numbers
 from memtune_runner.tracing.recording import Recording, in_order
 
 # The two compared periods of the six; the copies go between them.

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memtune.wire.report import Phase
-from memtune_runner.checkpoints import meeting
+from memtune_runner.checkpoints import save_barrier
 from memtune_runner.rank import phases
 from memtune_runner.rank.patches import Patches
 
@@ -62,13 +62,13 @@ def hook_process_group(patches: Patches) -> None:
 
     def destroy(inherited: Inherited, group: Any = None) -> Any:
         if group in (None, torch.distributed.group.WORLD):
-            meeting.leave()
+            save_barrier.announce_end()
         return inherited(group)
 
     def barrier(inherited: Inherited, group: Any = None, *args: Any, **kwargs: Any) -> Any:
         if group not in (None, torch.distributed.group.WORLD):
             return inherited(group, *args, **kwargs)
-        with meeting.in_barrier():
+        with save_barrier.in_barrier():
             return inherited(group, *args, **kwargs)
 
     patches.wrap(torch.distributed, "destroy_process_group", destroy)

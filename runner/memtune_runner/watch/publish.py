@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from memtune_runner.rank import metrics
+from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.ranks import Rank
-from memtune_runner.rank.reading import Reading
 from memtune_runner.watch.watch import Watch
 
 # On a real device, finding the largest free block lists all blocks, which takes milliseconds.

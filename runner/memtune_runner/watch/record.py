@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memtune.wire.report import Memory, Phase, ReportedComponent
-from memtune_runner.rank.reading import Reading
+from memtune_runner.rank.memory_reading import Reading
 
 
 @dataclass(frozen=True)

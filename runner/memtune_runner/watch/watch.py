@@ -19,10 +19,9 @@ from memtune_runner.device.statistics import Statistics, is_full
 from memtune_runner.rank import bad_input, library_step, phases, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.probe import Probe
-from memtune_runner.rank.reading import Reading
 from memtune_runner.rank.settings import Settings
-from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.engines import (
     DetectedEngine,
@@ -36,6 +35,7 @@ from memtune_runner.watch.engines import (
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
+from memtune_runner.watch.oom_details import top_sites, write_companion
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory

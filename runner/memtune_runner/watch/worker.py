@@ -16,9 +16,9 @@ from memtune.units import MIB
 from memtune.wire import environment
 from memtune.wire.report import Device, Ending
 from memtune_runner import integrations
-from memtune_runner.checkpoints import meeting, whole_model
+from memtune_runner.checkpoints import save_barrier, whole_model
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.checkpoints.meeting import Lookout
+from memtune_runner.checkpoints.save_barrier import PassedCallWatch
 from memtune_runner.command import called_launchers
 from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.engine import deepspeed_on_cpu
@@ -102,7 +102,7 @@ class _Worker:
         phases.reset()
         library_step.reset()
         training_length.reset()
-        meeting.reset()
+        save_barrier.reset()
         probe.begin(self._probe)
         progress.begin(self._progress)
         script_warnings.reset()
@@ -160,7 +160,7 @@ class _Worker:
                 os._exit(self._hung.exit_code)
             self._leave_report(failure)
             self._has_ended = True
-        meeting.leave()
+        save_barrier.announce_end()
         self._imports.remove()
         self._patches.undo()
 
@@ -208,7 +208,7 @@ class _Worker:
         is_met = self._settings.checkpoint_path is not None or whole_model.is_gathered(self._settings)
         if self._rank.world > 1 and is_met:
             hooks.hook_process_group(self._patches)
-            lookout = Lookout(self._hang_limits.period_seconds)
+            lookout = PassedCallWatch(self._hang_limits.period_seconds)
             lookout.start()
             self._patches.when_undone(lookout.stop)
 

@@ -24,8 +24,8 @@ from whole_job import WHOLE, put
 from wrong_values import wrong_values
 
 from memtune.api import SpecError, load_job
+from memtune.api.immutable_fields import FIXED, forbidden_changes
 from memtune.api.rules import RULES
-from memtune.api.transition import FIXED, forbidden_changes
 from memtune.plans.knobs import Precision, Sharding
 from memtune.plans.plan import SHORT_FORM, Plan
 from memtune.plans.refusals import contradiction

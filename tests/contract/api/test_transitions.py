@@ -10,8 +10,8 @@ from spec_rules import FACTS, POD, job, spec
 
 from memtune.api import load_job
 from memtune.api.crd import object_schema
+from memtune.api.immutable_fields import FIXED, forbidden_changes
 from memtune.api.rule import FORBIDDEN
-from memtune.api.transition import FIXED, forbidden_changes
 
 OTHER: dict[str, Any] = {
     "model": {"architecture": FACTS | {"layers": 3}},

@@ -11,7 +11,7 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
 from memtune.wire.report import Ending
-from memtune_runner.checkpoints import meeting, newest
+from memtune_runner.checkpoints import newest, save_barrier
 from memtune_runner.install import install
 from memtune_runner.rank import shared_store
 from memtune_runner.rank.bad_input import BadInputError
@@ -70,9 +70,9 @@ def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(shared_store, "of_all_ranks", lambda: store)
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 3)
-    meeting.reset()
+    save_barrier.reset()
     with pytest.raises(BadInputError, match=r"was called on rank 1 only, and ranks 0, 2 did not come within"):
-        meeting.meet("checkpoint_saved(checkpoints/1)", "call it on every rank", 0.1)
+        save_barrier.wait_for_all_ranks("checkpoint_saved(checkpoints/1)", "call it on every rank", 0.1)
 
 
 def test_a_resumed_script_that_counts_from_0_again_is_ended_at_its_first_checkpoint(

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
-from memtune_runner.engine.eight_bits import CutAnywhere, Planner
+from memtune_runner.engine.eight_bit_states import CutAnywhere, Planner
 
 
 class Blocks(torch.Tensor):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memtune.api import Job, load_job
-from memtune.api.allowed import outside
+from memtune.api.allowed_plans import outside
 from memtune.api.workload import to_space
 from memtune.plans.plan import Plan
 

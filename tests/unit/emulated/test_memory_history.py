@@ -11,7 +11,7 @@ from memtune_runner.emulated.history import KINDS, Change, _last_step, told
 USER = {"filename": "/home/me/train.py", "line": 7, "name": "<module>"}
 LIBRARY = {"filename": "/x/site-packages/transformers/models/llama.py", "line": 40, "name": "forward"}
 TORCH = {"filename": "/x/site-packages/torch/nn/functional.py", "line": 1, "name": "linear"}
-OURS = {"filename": "/x/memtune_runner/emulated/following.py", "line": 2, "name": "__torch_dispatch__"}
+OURS = {"filename": "/x/memtune_runner/emulated/value_mode.py", "line": 2, "name": "__torch_dispatch__"}
 # Weights in init, then two steps: forward's memory lives until the backward pass, gradients until the step.
 CHANGES = [
     Change(10, "init"), Change(20, "forward"), Change(30, "backward"), Change(40, "optimizer-step"), Change(45, "save"),

@@ -9,7 +9,7 @@ import pytest
 
 from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
-from memtune_runner.checkpoints import meeting, saving
+from memtune_runner.checkpoints import save_barrier, saving
 from memtune_runner.checkpoints.store import Store
 from memtune_runner.rank import progress, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
@@ -24,7 +24,7 @@ Save = Callable[..., str]
 def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
     """``save(samples, trained, resumed)`` declares a checkpoint and returns the warnings."""
     monkeypatch.setenv("MEMTUNE_PLAN", str(PLAN))
-    monkeypatch.setattr(meeting, "meet", lambda *_: None)
+    monkeypatch.setattr(save_barrier, "wait_for_all_ranks", lambda *_: None)
     monkeypatch.setattr(saving, "_complete", lambda *_: None)
     monkeypatch.setattr(Store, "last_completed", None)
 

@@ -10,7 +10,7 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device, Ending, Memory, Report, ReportedComponent
 from memtune.wire.run import RunKind
-from memtune_runner.launch.merging import RankEnd, merge
+from memtune_runner.launch.merge_reports import RankEnd, merge
 from memtune_runner.launch.peers import Ended
 from memtune_runner.rank.report import log_tail
 from memtune_runner.rank.settings import Settings

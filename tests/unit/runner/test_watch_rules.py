@@ -11,8 +11,8 @@ from memtune_runner.rank import phases
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.rank.settings import Settings
-from memtune_runner.watch.companion import top_sites
 from memtune_runner.watch.hang import HangLimits, HangRule
+from memtune_runner.watch.oom_details import top_sites
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
@@ -319,7 +319,7 @@ def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> Non
         {"state": "active_allocated", "size": 5},
         {"state": "inactive", "size": 900, "frames": [frame("train.py", 9)]},
     ]
-    follower = frame("/x/memtune_runner/emulated/following.py", 57)
+    follower = frame("/x/memtune_runner/emulated/value_mode.py", 57)
     blocks.append({"state": "active_allocated", "size": 3, "frames": [follower, frame("train.py", 8)]})
     assert top_sites({"segments": [{"blocks": blocks}]}) == [
         ("train.py:7 forward", 50),

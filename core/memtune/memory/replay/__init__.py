@@ -7,9 +7,9 @@ whole run of two optimizer steps under a plan, and *playing* a tape feeds it to 
 from __future__ import annotations
 
 from memtune.allocator import AllocatorSettings
-from memtune.memory.replay.play import PhasePeak, Replayed, Timeline, live_peak, play, timeline
-from memtune.memory.replay.run import Recorder
-from memtune.memory.replay.setting import Setting, numerics_of
+from memtune.memory.replay.peaks import PhasePeak, Replayed, Timeline, live_peak, play, timeline
+from memtune.memory.replay.recorder import Recorder
+from memtune.memory.replay.replay_case import ReplayCase, numerics_of
 from memtune.memory.replay.tape import Tape
 from memtune.plans.plan import Plan
 from memtune.units import MIB
@@ -44,4 +44,4 @@ class Replayer:
 
     def tape(self, plan: Plan) -> Tape:
         """Every allocation of two steps, in order."""
-        return self._recorder.record(Setting(self.trace, plan, *self._ranks))
+        return self._recorder.record(ReplayCase(self.trace, plan, *self._ranks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtune.memory.replay import optimizers
-from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import COMMUNICATION, WEIGHTS, Tape
 from memtune.units import MIB
 
@@ -15,21 +15,21 @@ _BUCKET_BYTES = 25 * MIB
 class Backend:
     """One rank of DistributedDataParallel, or of an unwrapped model: nothing is sharded."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        self.setting = setting
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        self.case = case
         self.tape = tape
         self.gradients: dict[int, int] = {}  # by parameter: the tensor
 
     def prepare(self) -> None:
         """Allocate what exists before the first step."""
-        self.tape.hold_all(self.setting.program.weights, WEIGHTS)
-        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
-        if not self.setting.without_reducer:
+        self.tape.hold_all(self.case.program.weights, WEIGHTS)
+        self.tape.hold_all(self.case.program.buffers, WEIGHTS)
+        if not self.case.without_reducer:
             # The reducer's copies of the gradients, which a single rank has as well.
             self.tape.hold_all(_buckets(self._gradient_sizes()), COMMUNICATION)
 
     def _gradient_sizes(self) -> list[int]:
-        weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
+        weights = zip(self.case.trace.parameters, self.case.program.weights, strict=True)
         return [size for parameter, size in weights if parameter.learns]
 
     def begin(self, is_last: bool) -> None:
@@ -74,11 +74,11 @@ class Backend:
 
     def step(self, is_first: bool) -> None:
         """Clip, step, and release the gradients."""
-        pieces = self.setting.pieces(self.setting.reached, 1)
+        pieces = self.case.pieces(self.case.reached, 1)
         optimizers.clip(self.tape, len(pieces))
         if is_first:
-            optimizers.make_states(self.tape, self.setting.plan, pieces)
-        optimizers.step(self.tape, self.setting.plan, pieces)
+            optimizers.make_states(self.tape, self.case.plan, pieces)
+        optimizers.step(self.tape, self.case.plan, pieces)
         self.tape.free(*self.gradients.values())
         self.gradients.clear()
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from memtune.memory.replay import optimizers
 from memtune.memory.replay.backend import Backend
-from memtune.memory.replay.setting import Setting, shard
+from memtune.memory.replay.replay_case import ReplayCase, shard
 from memtune.memory.replay.tape import COMMUNICATION, GATHER, GRADIENTS, NOTHING, REDUCE, WEIGHTS, Tape
 from memtune.plans.knobs import GradientDtype, Sharding
 from memtune.wire.trace import ROOT, Parameter
@@ -35,15 +35,15 @@ class _Unit:
 class Fsdp(Backend):
     """``fully_shard`` on each block and on the root."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
-        trace, plan = setting.trace, setting.plan
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        super().__init__(case, tape)
+        trace, plan = case.trace, case.plan
         self._keeps = plan.sharding is Sharding.FSDP_SHARD_GRAD_OP
-        self._offloads = setting.plan.offloads_states
-        self._reduce_bytes = 4 if plan.gradient_dtype is GradientDtype.FP32 else setting.plan.compute_bytes
+        self._offloads = case.plan.offloads_states
+        self._reduce_bytes = 4 if plan.gradient_dtype is GradientDtype.FP32 else case.plan.compute_bytes
         self._units = {
             number: _Unit(
-                [each for each in trace.parameters if each.block == number], setting.shards, setting.plan.compute_bytes
+                [each for each in trace.parameters if each.block == number], case.shards, case.plan.compute_bytes
             )
             for number in (*range(trace.blocks), ROOT)
         }
@@ -54,13 +54,13 @@ class Fsdp(Backend):
 
     def prepare(self) -> None:
         """Trainable shards are fp32; frozen ones are in the precision in which they are used."""
-        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self.tape.hold_all(self.case.program.buffers, WEIGHTS)
         if not self._offloads:
             self.tape.hold_all(self._shard_sizes(), WEIGHTS)
 
     def _shard_sizes(self) -> list[int]:
-        frozen = self.setting.plan.compute_bytes
-        return [(4 if p.learns else frozen) * shard(p, self.setting.shards) for p in self.setting.trace.parameters]
+        frozen = self.case.plan.compute_bytes
+        return [(4 if p.learns else frozen) * shard(p, self.case.shards) for p in self.case.trace.parameters]
 
     def begin(self, is_last: bool) -> None:
         """No forward pass has ended yet."""
@@ -127,7 +127,7 @@ class Fsdp(Backend):
         if not unit.gradients:
             return
         elements, unit.reduced_elements = unit.reduced_elements, 0
-        self._reducing = self.tape.hold(self._reduce_bytes * self.setting.shards * elements, COMMUNICATION)
+        self._reducing = self.tape.hold(self._reduce_bytes * self.case.shards * elements, COMMUNICATION)
         self.tape.free(*unit.gradients)
         unit.gradients = []
         reduced = self.tape.hold(self._reduce_bytes * elements, GRADIENTS, REDUCE)
@@ -141,14 +141,14 @@ class Fsdp(Backend):
 
     def gradient(self, parameter: int, tensor: int) -> None:
         """Whole gradients wait for the others of their unit."""
-        weight = self.setting.trace.parameters[parameter]
+        weight = self.case.trace.parameters[parameter]
         unit = self._units[weight.block]
         unit.gradients.append(tensor)
-        unit.reduced_elements += shard(weight, self.setting.shards)
+        unit.reduced_elements += shard(weight, self.case.shards)
 
     def finish(self) -> None:
         """Reduce the root, and units whose inputs needed no gradient (_root_post_backward_...)."""
-        for number in (ROOT, *range(self.setting.trace.blocks)):
+        for number in (ROOT, *range(self.case.trace.blocks)):
             unit = self._units[number]
             if number == ROOT or unit.whole or unit.gradients:
                 self._reduce(unit)
@@ -160,18 +160,18 @@ class Fsdp(Backend):
     def step(self, is_first: bool) -> None:
         """The optimizer sees shards only."""
         if not self._offloads:
-            pieces = self.setting.pieces(self.setting.reached, self.setting.shards)
+            pieces = self.case.pieces(self.case.reached, self.case.shards)
             optimizers.clip(self.tape, len(pieces))
             if is_first:
-                optimizers.make_states(self.tape, self.setting.plan, pieces)
-            optimizers.step(self.tape, self.setting.plan, pieces)
+                optimizers.make_states(self.tape, self.case.plan, pieces)
+            optimizers.step(self.tape, self.case.plan, pieces)
         for unit in self._units.values():
             self.tape.free(unit.reduced)
             unit.reduced = NOTHING
 
     def _gather(self, unit: _Unit) -> None:
         # A single rank copies its weights where they are used (_fsdp_param_group.py, wait_for_unshard).
-        if unit.arriving == NOTHING and self.setting.shards > 1:
+        if unit.arriving == NOTHING and self.case.shards > 1:
             unit.arriving = self.tape.hold(unit.gathered_bytes, COMMUNICATION, GATHER)
 
     def _reshard(self, unit: _Unit) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import COMMUNICATION, NOTHING, Tape
 from memtune.plans.deepspeed_config import MAX_LIVE_BUCKETS, PREFETCHES_PER_BUCKET
 
@@ -31,11 +31,11 @@ class _Arriving:
 class Gathering:
     """The weights of one rank that are currently whole."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        self._setting = setting
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        self._setting = case
         self._tape = tape
-        self._parameters = setting.trace.parameters
-        bucket = setting.plan.bucket_elements
+        self._parameters = case.trace.parameters
+        bucket = case.plan.bucket_elements
         self._most_live = self._reuse = MAX_LIVE_BUCKETS * bucket
         self._prefetched = bucket // PREFETCHES_PER_BUCKET
         self._recorded: list[int] = []

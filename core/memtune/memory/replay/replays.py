@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from memtune.memory.replay import Replayer
-from memtune.memory.replay.setting import numerics_of
+from memtune.memory.replay.replay_case import numerics_of
 from memtune.memory.replay.tape import KINDS, PHASES, Tape
 from memtune.memory.traced_model import TracedModel
 from memtune.plans.plan import Plan

@@ -78,7 +78,7 @@ def segments_of(trace: Trace, program: Program, visits: Sequence[Visit], checkpo
 
 
 def _chosen(program: Program, segment: Segment) -> set[int]:
-    """The attention and every second matrix product, as memtune_runner.engine.selective keeps them."""
+    """The attention and every second matrix product, as memtune_runner.engine.selective_checkpointing keeps them."""
     first = segment.tensors
     made = program.codes.count(events.ALLOC, segment.first, segment.last)
     kept, products = set(), 0

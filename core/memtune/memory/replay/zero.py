@@ -11,7 +11,7 @@ from itertools import accumulate
 from memtune.memory.formulas.buffers import ALLREDUCE_ELEMENTS
 from memtune.memory.replay import optimizers
 from memtune.memory.replay.backend import Backend
-from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
 from memtune.plans.knobs import GradientDtype, Optimizer
 from memtune.plans.optimizer_bytes import STATE_BYTES
@@ -22,60 +22,60 @@ _NORM_BYTES = 8  # of an element: norms are computed in fp64 (zero/utils.py, get
 class Zero(Backend):
     """Stage 0, and what all stages have in common."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
-        fp32 = setting.plan.gradient_dtype is GradientDtype.FP32
-        self._gradient_bytes = 4 if fp32 else setting.plan.compute_bytes
-        self._learning = sum(each.elements for each in setting.learning)
-        self._has_master = setting.plan.compute_bytes == 2
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        super().__init__(case, tape)
+        fp32 = case.plan.gradient_dtype is GradientDtype.FP32
+        self._gradient_bytes = 4 if fp32 else case.plan.compute_bytes
+        self._learning = sum(each.elements for each in case.learning)
+        self._has_master = case.plan.compute_bytes == 2
 
     def prepare(self) -> None:
         """Weights, master weights and states all exist when the engine starts."""
-        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self.tape.hold_all(self.case.program.buffers, WEIGHTS)
         self._hold_weights()
         if self._has_master:
-            self.tape.hold_all([4 * each.elements for each in self.setting.learning], STATES)
-        optimizers.make_states(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
+            self.tape.hold_all([4 * each.elements for each in self.case.learning], STATES)
+        optimizers.make_states(self.tape, self.case.plan, self.case.pieces(self.case.learning, 1))
 
     def _hold_weights(self) -> None:
         """One flat tensor of what learns; the rest as it was."""
-        self.tape.hold(self.setting.plan.compute_bytes * self._learning, WEIGHTS)
-        weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
+        self.tape.hold(self.case.plan.compute_bytes * self._learning, WEIGHTS)
+        weights = zip(self.case.trace.parameters, self.case.program.weights, strict=True)
         self.tape.hold_all([size for parameter, size in weights if not parameter.learns], WEIGHTS)
 
     def step(self, is_first: bool) -> None:
         """Gradients are reduced as flat copies, then copied to fp32 for the step; a weight without one gets zeros."""
-        zeros = self._zeros(self.setting.unreached, self.setting.plan.compute_bytes)
-        if self.setting.world > 1:
+        zeros = self._zeros(self.case.unreached, self.case.plan.compute_bytes)
+        if self.case.world > 1:
             self.tape.pass_by(self._gradient_bytes * min(ALLREDUCE_ELEMENTS, self._learning))
         if self._has_master:
             self.tape.pass_by(4 * self._learning)
-        optimizers.step(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
+        optimizers.step(self.tape, self.case.plan, self.case.pieces(self.case.learning, 1))
         self.tape.free(*self.gradients.values(), *zeros)
         self.gradients.clear()
 
     def _zeros(self, parameters: Sequence[int], width: int) -> list[int]:
-        sizes = [width * self.setting.trace.parameters[each].elements for each in parameters]
+        sizes = [width * self.case.trace.parameters[each].elements for each in parameters]
         return self.tape.hold_all(sizes, GRADIENTS)
 
 
 class Sharded(Zero):
     """Stages 1 to 3: gradients go through a bucket into the rank's own partition."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        super().__init__(case, tape)
         # They step on a clone of the partition even if it is fp32: stage 3 compares a device with a device name.
         self._has_master = True
-        self._owned = -(-self._learning // setting.shards)
-        self._offloads = setting.plan.offloads_states
-        self._bucket_bytes = setting.plan.compute_bytes  # an element of the bucket
+        self._owned = -(-self._learning // case.shards)
+        self._offloads = case.plan.offloads_states
+        self._bucket_bytes = case.plan.compute_bytes  # an element of the bucket
         self._bucket = NOTHING
         self._filled = 0
         self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
 
     def prepare(self) -> None:
         """Allocate a partition of master weights."""
-        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self.tape.hold_all(self.case.program.buffers, WEIGHTS)
         self._hold_weights()
         if self._has_master and not self._offloads:
             self.tape.hold(4 * self._owned, STATES)
@@ -83,13 +83,13 @@ class Sharded(Zero):
     def _make_states(self) -> None:
         if self._offloads:
             return
-        optimizer = self.setting.plan.optimizer
+        optimizer = self.case.plan.optimizer
         moments = 2 if optimizer in (Optimizer.ADAMW, Optimizer.ADAMW_8BIT) else 1
         self.tape.hold_all([STATE_BYTES[optimizer] / moments * self._owned] * moments, STATES)
 
     def gradient(self, parameter: int, tensor: int) -> None:
         """Copy the gradient into the bucket; one that is larger than the bucket waits as it is."""
-        elements, capacity = self.setting.trace.parameters[parameter].elements, self.setting.plan.bucket_elements
+        elements, capacity = self.case.trace.parameters[parameter].elements, self.case.plan.bucket_elements
         if self._filled + elements > capacity:
             self._flush()
         if elements <= capacity:
@@ -105,7 +105,7 @@ class Sharded(Zero):
 
     def _make_bucket(self) -> None:
         if self._bucket == NOTHING:
-            elements = self.setting.plan.bucket_elements
+            elements = self.case.plan.bucket_elements
             self._bucket = self.tape.hold(self._bucket_bytes * elements, COMMUNICATION)
 
     def _flush(self) -> None:
@@ -134,35 +134,35 @@ class Sharded(Zero):
 class Zero12(Sharded):
     """Stages 1 and 2: whole weights. A rank keeps the gradients of the weights in its partition."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
-        self._shards_gradients = setting.plan.sharding.zero_stage == 2
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        super().__init__(case, tape)
+        self._shards_gradients = case.plan.sharding.zero_stage == 2
         self._partition: list[int] = []  # the gradients kept between micro-batches
         self._fresh = NOTHING  # those of this one
         self._reduces = True
         self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
         # Sums in fp32 beside 16 bits are one partition, up to the step (_use_compact_grad_partition_buffer).
-        self._is_compact = self._gradient_bytes > setting.plan.compute_bytes
+        self._is_compact = self._gradient_bytes > case.plan.compute_bytes
         self._touched = self._weights_touched()
-        self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
+        self._touched_elements = sum(case.trace.parameters[each].elements for each in self._touched)
 
     def prepare(self) -> None:
         """With an offloaded optimizer, also allocate room for the largest weight's gradient."""
         super().prepare()
         if self._offloads:
-            largest = max((each.elements for each in self.setting.learning), default=0)
-            self.tape.hold(self.setting.plan.compute_bytes * largest, COMMUNICATION)
+            largest = max((each.elements for each in self.case.learning), default=0)
+            self.tape.hold(self.case.plan.compute_bytes * largest, COMMUNICATION)
 
     def _weights_touched(self) -> dict[int, int]:
         """How many elements of each weight are in the partition: of ``rank``, or of the one that computes it first.
 
         Stage 2 reduces gradients as they come, from the last weight on, stage 1 in the order of the weights.
         """
-        first_to_reduce = self.setting.shards - 1 if self._shards_gradients else 0
-        rank = first_to_reduce if self.setting.rank is None else self.setting.rank
+        first_to_reduce = self.case.shards - 1 if self._shards_gradients else 0
+        rank = first_to_reduce if self.case.rank is None else self.case.rank
         first, last = rank * self._owned, (rank + 1) * self._owned
-        learning = [number for number, each in enumerate(self.setting.trace.parameters) if each.learns]
-        ends = list(accumulate(self.setting.trace.parameters[number].elements for number in learning))
+        learning = [number for number, each in enumerate(self.case.trace.parameters) if each.learns]
+        ends = list(accumulate(self.case.trace.parameters[number].elements for number in learning))
         starts = [0, *ends[:-1]]
         spans = zip(learning, starts, ends, strict=True)
         shared = {number: min(end, last) - max(start, first) for number, start, end in spans}
@@ -188,7 +188,7 @@ class Zero12(Sharded):
     def _copies(self) -> list[int]:
         """A single rank flattens one slice, which is no copy; but in sums each weight is a slice."""
         slices = len(self._pending) if self._is_compact else 1
-        return super()._copies() if self.setting.shards > 1 or slices > 1 else []
+        return super()._copies() if self.case.shards > 1 or slices > 1 else []
 
     def _add_up(self) -> None:
         """Room for the sums is allocated before the bucket is copied; each weight of the copy is widened separately."""
@@ -236,7 +236,7 @@ class Zero12(Sharded):
             return []
         if self._is_compact:
             return [] if self._partition else self._sums()
-        return self._zeros([each for each in self.setting.unreached if each in self._touched], self._gradient_bytes)
+        return self._zeros([each for each in self.case.unreached if each in self._touched], self._gradient_bytes)
 
     def step(self, is_first: bool) -> None:
         """Update weights in place and gather them in place. States are allocated here, not at engine start.
@@ -258,17 +258,17 @@ class Widening(Zero12):
     Gradients, and the bucket with them, are widened as they are computed (use_grad_accum_attribute).
     """
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        super().__init__(case, tape)
         self._bucket_bytes = self._gradient_bytes
 
     def gradient(self, parameter: int, tensor: int) -> None:
         """Keep the gradient in fp32, or add it to the one before."""
         self._make_bucket()
-        wide = self.tape.hold(self._gradient_bytes * self.setting.trace.parameters[parameter].elements, GRADIENTS)
+        wide = self.tape.hold(self._gradient_bytes * self.case.trace.parameters[parameter].elements, GRADIENTS)
         self.tape.free(tensor)
         super().gradient(parameter, wide)
 
     def _copies(self) -> list[int]:
         """The copy is narrowed to be reduced."""
-        return [*super()._copies(), self.setting.plan.compute_bytes * self._filled]
+        return [*super()._copies(), self.case.plan.compute_bytes * self._filled]

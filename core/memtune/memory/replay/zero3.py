@@ -6,7 +6,7 @@ Read in deepspeed/runtime/zero (stage3.py, partition_parameters.py) of 0.19.
 from __future__ import annotations
 
 from memtune.memory.replay.gathering import Gathering
-from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, WEIGHTS, Tape
 from memtune.memory.replay.zero import Sharded
 from memtune.plans.deepspeed_config import PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
@@ -16,16 +16,16 @@ from memtune.wire import trace as events
 class Zero3(Sharded):
     """Stage 3: weights are partitioned too, except small ones; bucket and gradients are permanent."""
 
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
-        parameters, width = setting.trace.parameters, setting.plan.compute_bytes
+    def __init__(self, case: ReplayCase, tape: Tape) -> None:
+        super().__init__(case, tape)
+        parameters, width = case.trace.parameters, case.plan.compute_bytes
         self._small_bytes = width * sum(p.elements for p in parameters if p.elements <= PERSISTENT_ELEMENTS)
-        self._holds_weights = not setting.plan.offloads_weights
+        self._holds_weights = not case.plan.offloads_weights
         # A single rank looks at its partition as it is (partition_parameters.py, NoGatherHandle).
-        self._copies_weights = setting.shards > 1 or not self._holds_weights
-        self._gathering = Gathering(setting, tape)
+        self._copies_weights = case.shards > 1 or not self._holds_weights
+        self._gathering = Gathering(case, tape)
         # Weights used outside the module that owns them are assumed to be gathered all the time.
-        program = setting.program
+        program = case.program
         needed = {number for code, number in zip(program.codes, program.numbers, strict=True) if code == events.NEED}
         self._strays = [n for n, p in enumerate(parameters) if p.elements > PERSISTENT_ELEMENTS and n not in needed]
 
@@ -41,11 +41,11 @@ class Zero3(Sharded):
 
     def _hold_weights(self) -> None:
         if self._holds_weights:
-            self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
+            self.tape.hold(-(-sum(self.case.program.weights) // self.case.shards), WEIGHTS)
 
     def _copies(self) -> list[int]:
         """The rank's part of the copy is widened beside it if gradients are wider than the bucket."""
-        kept_bytes = self._gradient_bytes * -(-self._filled // self.setting.shards)
+        kept_bytes = self._gradient_bytes * -(-self._filled // self.case.shards)
         return [*super()._copies(), *([kept_bytes] if self._gradient_bytes > self._bucket_bytes else [])]
 
     def begin(self, is_last: bool) -> None:
@@ -75,7 +75,7 @@ class Zero3(Sharded):
             self._gathering.spare(weight)
 
     def _is_gathered(self, weight: int) -> bool:
-        return self._copies_weights and self.setting.trace.parameters[weight].elements > PERSISTENT_ELEMENTS
+        return self._copies_weights and self.case.trace.parameters[weight].elements > PERSISTENT_ELEMENTS
 
     def finish(self) -> None:
         """Release the rest of the weights, too."""

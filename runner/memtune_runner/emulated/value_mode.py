@@ -29,7 +29,7 @@ _EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
-class Following(TorchDispatchMode):
+class ValueMode(TorchDispatchMode):
     """See `memtune_runner.emulated.values`."""
 
     def __init__(self, reads: Reads) -> None:

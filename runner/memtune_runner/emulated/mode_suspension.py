@@ -10,7 +10,7 @@ import torch
 from torch import _tensor_str
 from torch.utils import _python_dispatch, checkpoint
 
-from memtune_runner.emulated.following import Following
+from memtune_runner.emulated.value_mode import ValueMode
 
 # torch leaves these untyped.
 _modes: Callable[[], list[Any]] = _python_dispatch._get_current_dispatch_mode_stack
@@ -22,7 +22,7 @@ def _entered(mode: Any) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def standing_aside(mode: Following) -> Iterator[None]:
+def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
     """Suspend the mode during backward passes, and re-enter it for what checkpointing recomputes in them."""
     variable: Any = torch.autograd.Variable
     engine, plain, text = variable._execution_engine, checkpoint.checkpoint, _text._str
@@ -51,7 +51,7 @@ def standing_aside(mode: Following) -> Iterator[None]:
 class _Engine:
     """The autograd engine, wrapped to suspend the mode."""
 
-    def __init__(self, engine: Any, mode: Following) -> None:
+    def __init__(self, engine: Any, mode: ValueMode) -> None:
         self._engine: Any = engine
         self._mode: Any = mode
 

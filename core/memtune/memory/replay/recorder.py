@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
-from memtune.memory.replay import script as scripts
+from memtune.memory.replay import micro_batch as scripts
 from memtune.memory.replay import tape as tapes
 from memtune.memory.replay.backend import Backend
 from memtune.memory.replay.deepspeed import deepspeed
 from memtune.memory.replay.fsdp import Fsdp
-from memtune.memory.replay.running import as_it_runs
-from memtune.memory.replay.script import Script
-from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.micro_batch import Script
+from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import NOTHING, Tape
 from memtune.plans.knobs import Offload
 from memtune.units import MIB
+from memtune.wire import trace as events
+from memtune.wire.trace import Program
 
 # States of torch's optimizers appear with the first step; from the second on, steps are alike.
 _STEPS = 2
@@ -23,7 +25,7 @@ _STEPS = 2
 _MICRO_BATCHES = 2
 _SMALLEST_OFFLOADED_BYTES = MIB  # as in memtune_runner.engine.offload
 
-_BACKENDS: dict[str, Callable[[Setting, Tape], Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": deepspeed}
+_BACKENDS: dict[str, Callable[[ReplayCase, Tape], Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": deepspeed}
 _KIND_NUMBERS = {scripts.ACTIVATIONS: tapes.ACTIVATIONS, scripts.TEMPORARIES: tapes.TEMPORARIES}
 
 
@@ -34,16 +36,16 @@ class Recorder:
         self._kept = kept
         self._scripts: OrderedDict[tuple[object, ...], Script] = OrderedDict()
 
-    def record(self, setting: Setting) -> Tape:
+    def record(self, case: ReplayCase) -> Tape:
         """The run of a plan."""
         tape = Tape()
-        backend = _BACKENDS[setting.plan.sharding.backend](setting, tape)
-        sizes = setting.program.sizes(setting.plan.micro_batch)
-        script = self._script(setting, sizes)
+        backend = _BACKENDS[case.plan.sharding.backend](case, tape)
+        sizes = case.program.sizes(case.plan.micro_batch)
+        script = self._script(case, sizes)
         tape.begin(tapes.INIT)
         backend.prepare()
         for step in range(_STEPS):
-            micro_batches = min(setting.plan.accumulation, _MICRO_BATCHES)
+            micro_batches = min(case.plan.accumulation, _MICRO_BATCHES)
             for number in range(micro_batches):
                 tape.begin(tapes.FORWARD)
                 backend.begin(is_last=number == micro_batches - 1)
@@ -52,16 +54,16 @@ class Recorder:
             backend.step(is_first=step == 0)
         return tape
 
-    def _script(self, setting: Setting, sizes: list[int]) -> Script:
+    def _script(self, case: ReplayCase, sizes: list[int]) -> Script:
         offloaded = frozenset[int]()
-        if setting.plan.offload is Offload.ACTIVATIONS:
+        if case.plan.offload is Offload.ACTIVATIONS:
             offloaded = frozenset(n for n, size in enumerate(sizes) if size >= _SMALLEST_OFFLOADED_BYTES)
-        key = id(setting.program), setting.plan.checkpointing, offloaded, setting.is_stage_3
+        key = id(case.program), case.plan.checkpointing, offloaded, case.is_stage_3
         if key not in self._scripts:
             while len(self._scripts) >= self._kept:
                 self._scripts.popitem(last=False)
-            program = as_it_runs(setting.program, setting.is_stage_3, setting.keeps_inputs)
-            made = scripts.write(setting.trace, program, setting.plan.checkpointing, offloaded)
+            program = adapted_to_library(case.program, case.is_stage_3, case.keeps_inputs)
+            made = scripts.write(case.trace, program, case.plan.checkpointing, offloaded)
             self._scripts[key] = made
         return self._scripts[key]
 
@@ -104,3 +106,27 @@ def _micro_batch(script: Script, sizes: list[int], tape: Tape, backend: Backend)
         else:
             answers[action](number)
     backend.finish()
+
+
+_NONE = -1
+
+_OF_STAGE_3 = events.OF_WEIGHTS + events.MODULE
+
+
+def adapted_to_library(program: Program, is_stage_3: bool, keeps_inputs: bool) -> Program:
+    """The program with or without saved inputs of products with frozen weights."""
+    left_out = ("" if is_stage_3 else _OF_STAGE_3) + ("" if keeps_inputs else events.KEEP)
+    codes, numbers = [], []
+    places: list[int] = []  # the new index of each save; none if it is dropped
+    made = 0
+    for code, number in zip(program.codes, program.numbers, strict=True):
+        if code in events.SAVES:
+            is_made = code not in left_out
+            places.append(made if is_made else _NONE)
+            made += is_made
+        elif code in events.OF_SAVES:
+            number = places[number]
+        if code not in left_out and number != _NONE:
+            codes.append(events.SAVE if code == events.KEEP else code)
+            numbers.append(number)
+    return replace(program, codes="".join(codes), numbers=numbers)

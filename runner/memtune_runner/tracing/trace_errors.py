@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from memtune_runner.rank.failures import INSTALL, in_words, missing_module, words_of
-from memtune_runner.rank.users_code import is_users
+from memtune_runner.rank.user_code import is_users
 
 _NO_GPU = re.compile(
     "not compiled with CUDA|not linked with support for cuda|no CUDA GPUs|NVIDIA driver", re.IGNORECASE

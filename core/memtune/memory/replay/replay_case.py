@@ -1,4 +1,4 @@
-"""`Setting`: what a trace is replayed under: a plan and the ranks that share it."""
+"""`ReplayCase`: what a trace is replayed under: a plan and the ranks that share it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtune.wire.trace import Parameter, Program, Trace, TraceError
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReplayCase:
     """A trace, a plan, and the ranks of the job. ``without_reducer`` is the workload's."""
 
     trace: Trace

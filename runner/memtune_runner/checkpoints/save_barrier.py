@@ -33,7 +33,7 @@ _barriers = 0  # that this process has entered
 _is_in_barrier = False
 
 
-def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+def wait_for_all_ranks(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
     """Wait until every rank has called this; raise BadInputError if one goes on without it or takes too long.
 
     ``called`` is the call in the words of the script.
@@ -64,7 +64,7 @@ def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SE
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-class Lookout:
+class PassedCallWatch:
     """A thread that tells waiting ranks if this one has gone past their call, even while this one is blocked.
 
     It is not the watchdog's thread, since the store may block while the training uses it.
@@ -112,7 +112,7 @@ def _look(stood_in: int) -> int:
     return stands_in
 
 
-def leave() -> None:
+def announce_end() -> None:
     """Announce that this rank makes no more calls, because its process group or script ends."""
     global _calls
     store = shared_store.of_all_ranks()

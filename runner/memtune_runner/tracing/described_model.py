@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from memtune_runner.rank.failures import in_words
-from memtune_runner.tracing.problems import TracingError
+from memtune_runner.tracing.trace_errors import TracingError
 
 
 def from_config(file: str) -> Callable[[], nn.Module]:
