@@ -38,7 +38,7 @@ from memtune_runner.tracing.adaptations import replaced, usual_values
 from memtune_runner.tracing.computed_constants import KnownNumbers
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.kernels import FlashAttention, autocasted
-from memtune_runner.virtual.attention import is_the_kernels, plain
+from memtune_runner.virtual.attention import is_for_kernel, plain
 from memtune_runner.virtual.gpu import VirtualGpu
 
 WORLD = 4
@@ -82,7 +82,7 @@ def _attention(
 ) -> Any:
     """Attention with dropout, which the virtual GPU counts as a GPU's kernel and not as the CPU's."""
     inputs = autocasted(query, key, value) if dropout_p else (query, key, value)
-    if dropout_p and is_the_kernels(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
+    if dropout_p and is_for_kernel(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
         return FlashAttention.apply(*inputs, attn_mask)  # type: ignore[no-untyped-call]  # as in kernels
     return plain(*inputs, attn_mask, dropout_p, is_causal, **options)
 

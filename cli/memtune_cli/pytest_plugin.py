@@ -199,8 +199,8 @@ def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str)
     """The peak of a completed command, else raise PeakError."""
     outcome, measured = result["outcome"], result["measured"]
     if outcome == "outOfMemory":
-        told = f"The command ran out of memory on the emulated {result['gpu']['name']}: {result['message']}"
-        raise PeakError(_text([told], BaselinePeak.of(result, lines)))
+        text = f"The command ran out of memory on the emulated {result['gpu']['name']}: {result['message']}"
+        raise PeakError(_text([text], BaselinePeak.of(result, lines)))
     if outcome == "timeLimit":
         raise PeakError(f"The command's time was up after {result['seconds']:.0f} s; give a larger time_limit.")
     if outcome != "completed":

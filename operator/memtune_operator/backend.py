@@ -42,7 +42,7 @@ class Snapshot:
         return status if isinstance(status, dict) else {}
 
     @property
-    def is_out_of_sight(self) -> bool:
+    def is_unreadable(self) -> bool:
         """Whether the operator lacks the right to see the objects of the job."""
         return self.problem is not None and self.problem.reason == reasons.REFUSED
 

@@ -66,7 +66,7 @@ async def reconcile(
             except RefusalError as refusal:
                 if refusal.kind is Kind.CONFLICT:
                     continue  # the object changed since: the decision is outdated
-                if refusal.kind is Kind.REFUSED and snapshot.job is None and not snapshot.is_out_of_sight:
+                if refusal.kind is Kind.REFUSED and snapshot.job is None and not snapshot.is_unreadable:
                     # An invalid object that another CRD version accepted takes no status, so its author only sees
                     # events. That is not an operator error and must not trigger its alerts.
                     await backend.tell(snapshot, decision.events)
@@ -171,7 +171,7 @@ class Reconciler:
             return _delay_seconds(failures), failures + 1, False
         if snapshot is None:
             return None, 0, True
-        if snapshot.is_out_of_sight:
+        if snapshot.is_unreadable:
             # An operator error, so count it for the alerts and retry: its fix will not change the job.
             self._watcher.failed(key)
             return _LONGEST_DELAY_SECONDS, 0, False

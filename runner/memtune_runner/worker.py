@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     except (SettingsError, BadInputError) as error:
         return _refused(rank, str(error))
     ranks.hide_launcher(settings, os.environ)
-    stacks.show_when_asked()
+    stacks.print_on_signal()
     # This must precede the import of torch.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
     try:
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     except SystemExit:
         raise  # Python handles its exit code or message
     except BadInputError as error:
-        return _told(error, error.ending)
+        return _report_error(error, error.ending)
     except BaseException as error:
         exit_code = failures.of_exception(error).exit_code
         run_target.show_error(error, __file__)
@@ -54,14 +54,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def _refused(rank: Rank, message: str) -> int:
-    code = _told(message)
+    code = _report_error(message)
     directory = ranks.own_directory(os.environ)
     if directory is not None:
         ranks.write_rank_report(directory, rank, Report(Ending.BAD_INPUT, code, message=message, rank=rank.rank))
     return code
 
 
-def _told(message: object, ending: Ending = Ending.BAD_INPUT) -> int:
+def _report_error(message: object, ending: Ending = Ending.BAD_INPUT) -> int:
     print(f"memtune: {message}", file=sys.stderr, flush=True)
     return EXIT_CODES[ending]
 

@@ -80,11 +80,11 @@ def _offer(case: PredictionCase) -> Offer:
         return Offer(case, Fit.SURE, ranking.fitting[0], "")
     if ranking.uncertain:
         likeliest = smallest(ranking.uncertain)
-        return Offer(case, Fit.MAYBE, Candidate(likeliest.plan, likeliest.prediction), _told(likeliest))
-    return Offer(case, Fit.NONE, None, _told(smallest(ranking.dropped)))
+        return Offer(case, Fit.MAYBE, Candidate(likeliest.plan, likeliest.prediction), _reason(likeliest))
+    return Offer(case, Fit.NONE, None, _reason(smallest(ranking.dropped)))
 
 
-def _told(dropped: Dropped) -> str:
+def _reason(dropped: Dropped) -> str:
     return f"the smallest plan, {dropped.plan}, {dropped.reason}"
 
 
@@ -123,9 +123,9 @@ def _page(screen: Screen, offers: Sequence[Offer]) -> list[str]:
     lines = [*title_of_several(screen, offers[0].case), ""]
     lines += [screen.bold(f"The best plan on each GPU{order}"), *table(screen, columns, rows)]
     for fit, heading in ((Fit.MAYBE, "May fit: only a probe can tell"), (Fit.NONE, "No plan fits")):
-        told = [f"  {offer.case.workload.gpu.name}: {offer.reason}" for offer in offers if offer.fit is fit]
-        if told:
-            lines += ["", screen.bold(heading), *(line for each in told for line in wrapped(screen, each, 4))]
+        reasons = [f"  {offer.case.workload.gpu.name}: {offer.reason}" for offer in offers if offer.fit is fit]
+        if reasons:
+            lines += ["", screen.bold(heading), *(line for each in reasons for line in wrapped(screen, each, 4))]
     return lines
 
 

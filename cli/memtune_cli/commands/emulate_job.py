@@ -43,9 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _refused(error, error.code)
     except PlanRefusedError as error:
         return _refused(error, NO_PLAN)
-    told, screen = _document(case, results), stdout_screen()
+    document, screen = _document(case, results), stdout_screen()
     is_table = arguments.format == "table"
-    print(screen.plain("\n".join(page(screen, case, told))) if is_table else json_output.dump(told, arguments.format))
+    print(
+        screen.plain("\n".join(page(screen, case, document)))
+        if is_table
+        else json_output.dump(document, arguments.format)
+    )
     # Last, so that a failure to draw loses nothing else.
     drawn = _draw(arguments, case, results[0]) if arguments.timeline else ""
     if drawn and is_table:
@@ -84,8 +88,8 @@ def _plans(arguments: argparse.Namespace, case: PredictionCase) -> list[Plan]:
         ranking = case.ranking()
         ranked = [*(each.plan for each in ranking.fitting), *(each.plan for each in ranking.uncertain)]
         return ranked[: arguments.top or 1] or [choose(ranking).plan]
-    told, plan = case.what_if(arguments.plan)
-    reasons = [*outside(case.job, plan), *told.notes[len(case.notes) :]]
+    assumed, plan = case.what_if(arguments.plan)
+    reasons = [*outside(case.job, plan), *assumed.notes[len(case.notes) :]]
     if reasons:
         raise PlanRefusedError(f"--plan: {case.name} does not allow {plan}: {reasons[0]}")
     return [plan]
@@ -133,9 +137,9 @@ def _of_plan(case: PredictionCase, result: dict[str, Any]) -> dict[str, Any]:
     plan = Plan.parse(result["plan"])
     predicted = json_output.detail(case, plan, case.predictor.predict(plan))["bytes"]
     history = result["history"]
-    told = {name: value for name, value in result.items() if name != "history"}
+    document = {name: value for name, value in result.items() if name != "history"}
     return {
-        **told,
+        **document,
         "predictedBytes": {name: predicted[name] for name in ("allocated", "active", "reserved", "device")},
         "largest": {name: history[name] for name in ("isWhole", "phase", "tensorBytes", "largest")}
         if history

@@ -21,8 +21,8 @@ from memtune.wire.report import LOG_MARK, Report
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
 from memtune_cli.input.cluster import JobAddress
-from memtune_cli.input.job_view import JobView, story_of
-from memtune_cli.input.local_job import story_at
+from memtune_cli.input.job_view import JobView, job_view_of
+from memtune_cli.input.local_job import job_view_at
 from memtune_cli.input.named_job import state_directory
 from memtune_cli.input.run_pods import pods_of
 from memtune_operator.kubernetes.pod_reader import index_of, observe, run_of
@@ -63,97 +63,97 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _of_machine(directory: Path, arguments: argparse.Namespace) -> int:
-    story = story_at(directory)
+    view = job_view_at(directory)
     runs = {log.parent.name: LocalRun(log.parent, lambda: None) for log in (directory / "runs").glob("*/log")}
-    record = _chosen(story, set(runs), arguments.run)
+    record = _chosen(view, set(runs), arguments.run)
     found = runs[record.name]
     seen = found.observe()
-    await _show(story, record, [_Pod(found.name, 0, found.log)], [seen] if seen else [], arguments)
+    await _show(view, record, [_Pod(found.name, 0, found.log)], [seen] if seen else [], arguments)
     return 0
 
 
 async def _of_cluster(arguments: argparse.Namespace) -> int:
     async with cluster.address(arguments) as job:
         manifest = await job.read()
-        story = story_of(manifest)
-        owned = await pods_of(job, story, manifest["metadata"]["uid"])
-        record = _chosen(story, {run_of(pod) for pod in owned}, arguments.run)
+        view = job_view_of(manifest)
+        owned = await pods_of(job, view, manifest["metadata"]["uid"])
+        record = _chosen(view, {run_of(pod) for pod in owned}, arguments.run)
         manifests = [pod for pod in owned if run_of(pod) == record.name and index_of(pod) is not None]
-        now, resource = time.time(), _gpu_resource(story)
+        now, resource = time.time(), _gpu_resource(view)
         seen = [observe(pod, index_of(pod) or 0, resource, None, now) for pod in manifests]
-        await _show(story, record, [_pod(job, story, pod) for pod in manifests], seen, arguments)
+        await _show(view, record, [_pod(job, view, pod) for pod in manifests], seen, arguments)
     return 0
 
 
 async def _show(
-    story: JobView, record: RunStatus, pods: list[_Pod], seen: list[PodObservation], arguments: argparse.Namespace
+    view: JobView, record: RunStatus, pods: list[_Pod], seen: list[PodObservation], arguments: argparse.Namespace
 ) -> None:
-    pods = _of_rank(story, record, pods, arguments.rank)
+    pods = _of_rank(view, record, pods, arguments.rank)
     if arguments.follow:
         await asyncio.gather(*(_follow(pod, arguments.rank) for pod in pods))
     else:
         await _print(pods, _failure(record, seen) if arguments.rank is None else None, arguments.rank)
 
 
-def _chosen(story: JobView, present: set[str], asked: str | None) -> RunStatus:
+def _chosen(view: JobView, present: set[str], asked: str | None) -> RunStatus:
     """The requested run, else the newest started one that still has pods."""
     order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
-    runs = sorted(story.trail, key=lambda run: (order[type(run)], run.number))
+    runs = sorted(view.trail, key=lambda run: (order[type(run)], run.number))
     if asked is not None:
-        runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{names.job_stem(story.name)}-"))]
+        runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{names.job_stem(view.name)}-"))]
         if not runs:
-            known = ", ".join(run.name.removeprefix(f"{names.job_stem(story.name)}-") for run in story.trail) or "none"
-            raise InputError(f"--run: {story.name} has no run {asked}; its runs are: {known}")
+            known = ", ".join(run.name.removeprefix(f"{names.job_stem(view.name)}-") for run in view.trail) or "none"
+            raise InputError(f"--run: {view.name} has no run {asked}; its runs are: {known}")
     found = [run for run in runs if run.name in present]
     if not found:
-        raise InputError(_no_pods(story, runs[-1] if runs else None))
+        raise InputError(_no_pods(view, runs[-1] if runs else None))
     begun = [run for run in found if run.started_at or has_ended(run)]
     return (begun or found)[-1]
 
 
-def _no_pods(story: JobView, run: RunStatus | None) -> str:
+def _no_pods(view: JobView, run: RunStatus | None) -> str:
     if run is None:
-        return f"{story.name} has started no run yet: {story.status.message}"
+        return f"{view.name} has started no run yet: {view.status.message}"
     said = f"; of {run.name} this is known: {run.message}" if run.message else ""
-    if story.state:
+    if view.state:
         return f"the log of {run.name} is gone{said}"
     kept = "those of the last two failed runs and of the one that trained to its end are kept"
-    if story.job and story.job.spec.pod_retention == "None":
+    if view.job and view.job.spec.pod_retention == "None":
         kept = "spec.podRetention None keeps none"
     return f"the pods of {run.name} are gone ({kept}){said}"
 
 
-def _pod(job: JobAddress, story: JobView, manifest: Manifest) -> _Pod:
+def _pod(job: JobAddress, view: JobView, manifest: Manifest) -> _Pod:
     """The log of a pod's wrapped container, or of the init container that prevented it from starting."""
     name = manifest["metadata"]["name"]
-    lines = partial(_lines, job, name, _container(story, manifest))
+    lines = partial(_lines, job, name, _container(view, manifest))
     return _Pod(name, index_of(manifest) or 0, lines)
 
 
-def _container(story: JobView, manifest: Manifest) -> str:
+def _container(view: JobView, manifest: Manifest) -> str:
     status, spec = manifest.get("status") or {}, manifest["spec"]
     for each in status.get("initContainerStatuses") or []:
         if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
             return str(each["name"])
     try:
-        position = wrapped_index(spec["containers"], _gpu_resource(story))
+        position = wrapped_index(spec["containers"], _gpu_resource(view))
     except TemplateError:
         position = 0
     return str(spec["containers"][position]["name"])
 
 
-def _gpu_resource(story: JobView) -> str:
-    return story.job.spec.resources.gpu_resource if story.job else ""
+def _gpu_resource(view: JobView) -> str:
+    return view.job.spec.resources.gpu_resource if view.job else ""
 
 
-def _of_rank(story: JobView, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
+def _of_rank(view: JobView, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
     """The pods in order, or only the one with the given rank."""
     ordered = sorted(pods, key=lambda pod: pod.place)
     if rank is None:
         return ordered
-    if rank >= story.world:
-        raise InputError(f"--rank: {record.name} has ranks 0 to {story.world - 1}, not {rank}")
-    per_pod = story.job.spec.resources.gpus_per_pod if story.job else 1
+    if rank >= view.world:
+        raise InputError(f"--rank: {record.name} has ranks 0 to {view.world - 1}, not {rank}")
+    per_pod = view.job.spec.resources.gpus_per_pod if view.job else 1
     found = [pod for pod in ordered if pod.place == rank // per_pod]
     if not found:
         raise InputError(f"--rank: the pod of rank {rank} of {record.name} is gone; leave --rank out to see the others")

@@ -9,7 +9,7 @@ from pathlib import Path
 from memtune.api.status import to_seconds
 from memtune_cli.errors import InputError
 from memtune_cli.input.job_view import JobView
-from memtune_cli.input.named_job import story_of_named
+from memtune_cli.input.named_job import named_job_view
 from memtune_cli.input.prometheus import Series, device_memory
 from memtune_cli.views.candidates import believed, costs
 from memtune_cli.views.report_page import html_page
@@ -17,25 +17,25 @@ from memtune_cli.views.report_page import html_page
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
-    story, now = story_of_named(arguments), time.time()
-    series = _series(arguments.prometheus, story, now) if arguments.prometheus else []
-    plans = believed(story)
-    text = html_page(story, plans, costs(story, plans), series, now)
+    view, now = named_job_view(arguments), time.time()
+    series = _series(arguments.prometheus, view, now) if arguments.prometheus else []
+    plans = believed(view)
+    text = html_page(view, plans, costs(view, plans), series, now)
     try:
         Path(arguments.output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--output: {arguments.output} cannot be written: {error.strerror}") from None
-    print(f"{arguments.output}: the report of {story.title}")
+    print(f"{arguments.output}: the report of {view.title}")
     return 0
 
 
-def _series(url: str, story: JobView, now: float) -> list[Series]:
+def _series(url: str, view: JobView, now: float) -> list[Series]:
     """The memory of the train runs over time, from Prometheus."""
-    begins = [begin for run in story.status.attempts if (begin := to_seconds(run.started_at))]
+    begins = [begin for run in view.status.attempts if (begin := to_seconds(run.started_at))]
     if not begins:
         return []
-    ends = [to_seconds(run.ended_at) or now for run in story.status.attempts]
-    found = device_memory(url, story.namespace, story.name, min(begins), max(ends))
+    ends = [to_seconds(run.ended_at) or now for run in view.status.attempts]
+    found = device_memory(url, view.namespace, view.name, min(begins), max(ends))
     if not any(each.points for each in found):
-        raise InputError(f"--prometheus: {url} has no memory of {story.namespace}/{story.name}; leave --prometheus out")
+        raise InputError(f"--prometheus: {url} has no memory of {view.namespace}/{view.name}; leave --prometheus out")
     return found

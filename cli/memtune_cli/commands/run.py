@@ -20,7 +20,7 @@ from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.input.earlier_result import begin_anew, earlier_result
 from memtune_cli.input.job_file import read_job
 from memtune_cli.input.job_view import JobView
-from memtune_cli.input.local_job import told_here
+from memtune_cli.input.local_job import with_local_path
 from memtune_cli.views.display import Display
 from memtune_cli.views.live_page import live_page
 from memtune_cli.views.status_diff import saying, without_shown
@@ -148,7 +148,7 @@ class _Screen:
         self._directory = directory
         self._display = Display()
         self._story: JobView | None = None
-        self._told: list[str] = []
+        self._messages: list[str] = []
 
     def say(self, line: str) -> None:
         """Print a line that is not an event."""
@@ -156,8 +156,8 @@ class _Screen:
 
     def tell(self, event: JobEvent) -> None:
         """Print an event."""
-        self._display.tell(without_shown(event.message, self._told))
-        self._told.append(event.message)
+        self._display.tell(without_shown(event.message, self._messages))
+        self._messages.append(event.message)
 
     def interrupted(self) -> None:
         """The user interrupted the command."""
@@ -172,21 +172,21 @@ class _Screen:
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """Print what is new, and stop when the job is over."""
-        story = told_here(after.manifest, self._directory)
-        for line in saying(self._story, story, self._told):
+        view = with_local_path(after.manifest, self._directory)
+        for line in saying(self._story, view, self._messages):
             self._display.tell(line)
-        self._story, self._told = story, []
+        self._story, self._messages = view, []
         self._display.show(self._page())
         code = self._exit_code(after)
         if code is not None and not self.ended.done():
-            self._display.end([*self._page(), *self._left_behind(story)])
+            self._display.end([*self._page(), *self._left_behind(view)])
             self.ended.set_result(code)
 
-    def _left_behind(self, story: JobView) -> list[str]:
+    def _left_behind(self, view: JobView) -> list[str]:
         """Where the next call continues, and where the files are."""
-        checkpoint = [f"checkpoint: {story.checkpoint}"] if self.is_interrupted and story.status.attempts else []
-        page = f"`memtune report {story.asked_as}` writes its page"
-        is_edited = any(each.reason == SPEC_CHANGED and each.status == "True" for each in story.status.conditions)
+        checkpoint = [f"checkpoint: {view.checkpoint}"] if self.is_interrupted and view.status.attempts else []
+        page = f"`memtune report {view.asked_as}` writes its page"
+        is_edited = any(each.reason == SPEC_CHANGED and each.status == "True" for each in view.status.conditions)
         new = [f"a new job is made here so: {begin_anew(self._directory)}"] if is_edited else []
         return [*checkpoint, *new, f"logs and state: {self._directory}; {page}"]
 

@@ -28,7 +28,7 @@ from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.errors import InputError
 from memtune_cli.input.job_view import JobView
-from memtune_cli.input.named_job import story_of_named
+from memtune_cli.input.named_job import named_job_view
 from memtune_operator.search.study import all_parameters, directions_of, distributions_of, frozen
 
 _JOB = "job_uid"  # the study attribute with the job's uid
@@ -45,11 +45,11 @@ _LONGEST_LINE = 10_000
 def run(arguments: argparse.Namespace) -> int:
     """Add the finished probes that the study lacks."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    story, shown = story_of_named(arguments), _shown(arguments.storage)
-    name, state = arguments.study or story.title, _search_state(story)
-    trials, about = _trials(story, state), _about(story, state.model)
+    view, shown = named_job_view(arguments), _shown(arguments.storage)
+    name, state = arguments.study or view.title, _search_state(view)
+    trials, about = _trials(view, state), _about(view, state.model)
     with _told_of_storage(shown):
-        study = _study(_uid(story), name, _storage(arguments.storage), state.model)
+        study = _study(_uid(view), name, _storage(arguments.storage), state.model)
         earlier = study.trials
         _check_choices(earlier, state, shown)
         known = {trial.user_attrs.get(_RUN) for trial in earlier}
@@ -62,20 +62,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _search_state(story: JobView) -> SearchState:
-    if story.job is None:
-        raise InputError(f"the spec of {story.title} cannot be read; memtune status says why")
+def _search_state(view: JobView) -> SearchState:
+    if view.job is None:
+        raise InputError(f"the spec of {view.title} cannot be read; memtune status says why")
     # Train runs do not tell which probes fit: their GPUs may have lost memory since.
-    status = story.status.model_copy(update={"attempts": ()})
+    status = view.status.model_copy(update={"attempts": ()})
     try:
-        model = model_of(story.job, status, None, is_traced_elsewhere=True)
+        model = model_of(view.job, status, None, is_traced_elsewhere=True)
     except ValueError as error:
-        raise InputError(f"the plans of {story.title} cannot be listed: {error}") from None
-    return search_state(story.job, status, model)
+        raise InputError(f"the plans of {view.title} cannot be listed: {error}") from None
+    return search_state(view.job, status, model)
 
 
-def _uid(story: JobView) -> str:
-    return story.job.metadata.uid if story.job else ""
+def _uid(view: JobView) -> str:
+    return view.job.metadata.uid if view.job else ""
 
 
 def _shown(storage: str) -> str:
@@ -150,25 +150,25 @@ def _check_choices(earlier: list[FrozenTrial], state: SearchState, shown: str) -
                 )
 
 
-def _trials(story: JobView, state: SearchState) -> list[FrozenTrial]:
+def _trials(view: JobView, state: SearchState) -> list[FrozenTrial]:
     """The finished probes: a trial added while running could not be changed later."""
     parameters, trials = all_parameters(state), []
-    for probe, trial in zip(story.status.probes, state.trials, strict=True):
+    for probe, trial in zip(view.status.probes, state.trials, strict=True):
         if has_ended(probe):
-            found = frozen(state.model, parameters, trial, _attributes(story, probe))
+            found = frozen(state.model, parameters, trial, _attributes(view, probe))
             found.datetime_start = _local(probe.started_at or probe.ended_at)
             found.datetime_complete = _local(probe.ended_at)
             trials.append(found)
     return trials
 
 
-def _attributes(story: JobView, probe: RunStatus) -> dict[str, Any]:
+def _attributes(view: JobView, probe: RunStatus) -> dict[str, Any]:
     """User attributes of a trial: the values for which Optuna has no field."""
-    is_on_cluster = story.job is not None and not story.state and not probe.measured_by
-    pods = story.job.spec.resources.pods if story.job and is_on_cluster else 0
+    is_on_cluster = view.job is not None and not view.state and not probe.measured_by
+    pods = view.job.spec.resources.pods if view.job and is_on_cluster else 0
     found: dict[str, Any] = {
         _RUN: probe.name,
-        "pods": [pod_name(story.name, RunKind.PROBE, probe.number, index) for index in range(pods)],
+        "pods": [pod_name(view.name, RunKind.PROBE, probe.number, index) for index in range(pods)],
         "measured_by": probe.measured_by,
         "torch": probe.torch,
         "driver": probe.driver,
@@ -190,13 +190,13 @@ def _local(text: str | None) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone().replace(tzinfo=None) if seconds else None
 
 
-def _about(story: JobView, model: PlanKnowledge) -> dict[str, Any]:
+def _about(view: JobView, model: PlanKnowledge) -> dict[str, Any]:
     """User attributes of the study: the values shared by all trials."""
-    plan, device = story.status.plan, story.job.spec.resources.device if story.job else ""
+    plan, device = view.status.plan, view.job.spec.resources.device if view.job else ""
     return {
-        "job": story.title,
+        "job": view.title,
         "device": device,
-        "gpu": "virtual" if model.workload.virtual else story.status.gpu_product or model.workload.gpu.name,
+        "gpu": "virtual" if model.workload.virtual else view.status.gpu_product or model.workload.gpu.name,
         "gpus": model.workload.world,
         "usable_bytes": model.usable_bytes,
         "headroom": model.headroom,

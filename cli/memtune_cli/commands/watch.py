@@ -15,7 +15,7 @@ from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.input import cluster
 from memtune_cli.input.cluster import JobAddress
-from memtune_cli.input.job_view import JobView, story_of
+from memtune_cli.input.job_view import JobView, job_view_of
 from memtune_cli.input.run_pods import is_by_job_set, pods_of
 from memtune_cli.views.display import Display
 from memtune_cli.views.job_page import page
@@ -45,7 +45,7 @@ async def _watch(arguments: argparse.Namespace) -> int:
     async with cluster.address(arguments) as job:
         manifest = await job.read()
         watch = _Watch(job, Display())
-        watch.learn(story_of(manifest))
+        watch.learn(job_view_of(manifest))
         return await watch.to_its_end()
 
 
@@ -83,11 +83,11 @@ class _Watch:
                 task.cancel()
             await asyncio.gather(following, *others, return_exceptions=True)
 
-    def learn(self, story: JobView) -> None:
+    def learn(self, view: JobView) -> None:
         """Show the new state of the job."""
-        for line in news(self._story, story):
+        for line in news(self._story, view):
             self._display.tell(line)
-        self._story = story
+        self._story = view
         self._show()
 
     async def _follow(self) -> int:
@@ -100,7 +100,7 @@ class _Watch:
                 if refusal.kind not in (Kind.RETRY, Kind.EXPIRED):
                     raise
                 if refusal.kind is Kind.RETRY:
-                    self._troubled(f"{cluster.sentence(refusal, self._job.server)}; trying again")
+                    self._report_trouble(f"{cluster.sentence(refusal, self._job.server)}; trying again")
             # Always wait: a server or proxy that closes every watch at once must not cause a busy loop.
             await asyncio.sleep(_RECONNECT_SECONDS)
 
@@ -109,21 +109,21 @@ class _Watch:
         is_there = False
         fields = f"metadata.name={self._job.name}"
         async for change in self._job.cluster.changes(API_VERSION, KIND, self._job.namespace, fields=fields):
-            self._troubled("")
+            self._report_trouble("")
             is_there = is_there or change.manifest is not None
             if change.is_gone or not is_there:
                 self._display.end([f"{self._job.name} was deleted"])
                 return 1
             if change.manifest is None:
                 continue
-            story = story_of(change.manifest)
-            self.learn(story)
-            if story.is_over:
-                self._end(story)
-                return 0 if story.status.phase == "Succeeded" else 1
+            view = job_view_of(change.manifest)
+            self.learn(view)
+            if view.is_over:
+                self._end(view)
+                return 0 if view.status.phase == "Succeeded" else 1
         return None
 
-    def _troubled(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         if trouble != self._trouble and not self._display.is_live:
             self._display.tell(trouble or "the API server answers again")
         self._trouble = trouble
@@ -144,14 +144,14 @@ class _Watch:
                     await asyncio.Event().wait()
             await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_PER_POD * len(pods))
 
-    async def _pods(self, story: JobView, found: RunStatus) -> list[str]:
+    async def _pods(self, view: JobView, found: RunStatus) -> list[str]:
         """The names of a run's pods: fixed, or those that its JobSet created."""
-        if story.job is None or not is_by_job_set(story):
-            return _pods(story, found)
-        if self._made.run != found.name or len(self._made.names) < story.job.spec.resources.pods:
+        if view.job is None or not is_by_job_set(view):
+            return _pods(view, found)
+        if self._made.run != found.name or len(self._made.names) < view.job.spec.resources.pods:
             # Pods are never recreated, so a full list is valid until the run ends.
             try:
-                owned = await pods_of(self._job, story, story.job.metadata.uid)
+                owned = await pods_of(self._job, view, view.job.metadata.uid)
             except RefusalError as refusal:
                 if _is_forbidden(refusal):
                     raise
@@ -197,19 +197,19 @@ class _Watch:
             screen, now = self._display.screen, time.time()
             self._display.show(live_page(screen, self._story, self._ranks, now, self._trouble))
 
-    def _end(self, story: JobView) -> None:
-        self._display.end(["", *page(self._display.screen, story, time.time())])
+    def _end(self, view: JobView) -> None:
+        self._display.end(["", *page(self._display.screen, view, time.time())])
 
 
 def _is_forbidden(refusal: RefusalError) -> bool:
     return refusal.status == 403 and refusal.kind is Kind.REFUSED
 
 
-def _pods(story: JobView, run: RunStatus) -> list[str]:
+def _pods(view: JobView, run: RunStatus) -> list[str]:
     """The names of a run's pods."""
     kind = RunKind.TRAIN if isinstance(run, AttemptStatus) else RunKind.PROBE
-    pods = story.job.spec.resources.pods if story.job else 1
-    return [pod_name(story.name, kind, run.number, index) for index in range(pods)]
+    pods = view.job.spec.resources.pods if view.job else 1
+    return [pod_name(view.name, kind, run.number, index) for index in range(pods)]
 
 
 async def _some(lines: AsyncIterator[str]) -> AsyncIterator[str]:

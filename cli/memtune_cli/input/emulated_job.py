@@ -81,10 +81,10 @@ def emulated(
     own.mkdir()
     result = own / "emulated.json"
     command = started_here(job, Run(RunKind.PROBE, number, plan), directory)
-    told = {environment.EMULATED_RESULT: str(result)}
+    extra = {environment.EMULATED_RESULT: str(result)}
     if snapshot:
-        told[environment.EMULATED_SNAPSHOT] = str(snapshot)
-    words, variables = command._replace(variables=with_files(command.variables, own)).expanded(told)
+        extra[environment.EMULATED_SNAPSHOT] = str(snapshot)
+    words, variables = command._replace(variables=with_files(command.variables, own)).expanded(extra)
     started = time.monotonic()
     if checkpoints := variables.get(environment.CHECKPOINT_PATH):
         Path(checkpoints).mkdir(parents=True, exist_ok=True)

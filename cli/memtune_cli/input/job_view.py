@@ -319,7 +319,7 @@ class JobView:
         )
 
 
-def story_of(manifest: Mapping[str, Any]) -> JobView:
+def job_view_of(manifest: Mapping[str, Any]) -> JobView:
     """Build the view of a job object."""
     metadata = manifest.get("metadata") or {}
     found = manifest.get("status")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune_cli.errors import InputError
-from memtune_cli.input.job_view import JobView, story_of
+from memtune_cli.input.job_view import JobView, job_view_of
 from memtune_operator.local.backend import StateError, job_in
 from memtune_operator.local.checkpoints import checkpoint_path
 
@@ -21,25 +21,25 @@ def job_at(directory: Path) -> dict[str, Any]:
         raise InputError(str(error)) from None
 
 
-def story_at(directory: Path) -> JobView:
+def job_view_at(directory: Path) -> JobView:
     """The view of the job in a state directory."""
     manifest = job_at(directory)
     if not manifest:
         raise InputError(
             f"--state: {directory} holds no job of memtune run; give what it had as --state, or else .memtune/NAME"
         )
-    return replace(told_here(manifest, directory), is_left=not _is_at_work(directory))
+    return replace(with_local_path(manifest, directory), is_left=not _is_at_work(directory))
 
 
-def told_here(manifest: dict[str, Any], directory: Path) -> JobView:
+def with_local_path(manifest: dict[str, Any], directory: Path) -> JobView:
     """The view of a local job, with its actual checkpoint path."""
-    story = story_of(manifest)
-    job, state = story.job, str(directory)
+    view = job_view_of(manifest)
+    job, state = view.job, str(directory)
     if job is None or job.spec.checkpoint is None:
-        return replace(story, state=state)
+        return replace(view, state=state)
     checkpoint = job.spec.checkpoint.model_copy(update={"path": checkpoint_path(job, directory)})
     spec = job.spec.model_copy(update={"checkpoint": checkpoint})
-    return replace(story, job=job.model_copy(update={"spec": spec}), state=state)
+    return replace(view, job=job.model_copy(update={"spec": spec}), state=state)
 
 
 def _is_at_work(directory: Path) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
-from memtune_cli.input.job_view import JobView, story_of
-from memtune_cli.input.local_job import story_at
+from memtune_cli.input.job_view import JobView, job_view_of
+from memtune_cli.input.local_job import job_view_at
 
 _ON_A_CLUSTER = {
     "name": "NAME",
@@ -20,10 +20,10 @@ _ON_A_CLUSTER = {
 }
 
 
-def story_of_named(arguments: argparse.Namespace) -> JobView:
+def named_job_view(arguments: argparse.Namespace) -> JobView:
     """The view of the named job."""
     directory = state_directory(arguments)
-    return story_at(directory) if directory else asyncio.run(_on_cluster(arguments))
+    return job_view_at(directory) if directory else asyncio.run(_on_cluster(arguments))
 
 
 def state_directory(arguments: argparse.Namespace) -> Path | None:
@@ -44,4 +44,4 @@ def state_directory(arguments: argparse.Namespace) -> Path | None:
 
 async def _on_cluster(arguments: argparse.Namespace) -> JobView:
     async with cluster.address(arguments) as job:
-        return story_of(await job.read())
+        return job_view_of(await job.read())

@@ -10,15 +10,15 @@ from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, ObjectKind
 from memtune_operator.pods.wrapping import Manifest
 
 
-def is_by_job_set(story: JobView) -> bool:
+def is_by_job_set(view: JobView) -> bool:
     """Whether JobSets create and name the pods."""
-    return story.job is not None and story.job.spec.launcher == "JobSet" and not story.is_emulated
+    return view.job is not None and view.job.spec.launcher == "JobSet" and not view.is_emulated
 
 
-async def pods_of(address: JobAddress, story: JobView, uid: str) -> list[Manifest]:
+async def pods_of(address: JobAddress, view: JobView, uid: str) -> list[Manifest]:
     """The pods of all runs of the job with the given uid."""
     pods = await _labelled(address, POD)
-    if not is_by_job_set(story):
+    if not is_by_job_set(view):
         return owned_by(pods, uid)
     job_sets = owned_by(await _labelled(address, JOB_SET), uid)
     return owned_through(pods, owned_through(await _labelled(address, BATCH_JOB), job_sets))

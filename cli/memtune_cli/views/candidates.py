@@ -46,12 +46,12 @@ class Reckoned(NamedTuple):
     rule: str
 
 
-def believed(story: JobView) -> list[Believed]:
+def believed(view: JobView) -> list[Believed]:
     """The plans of a job; none if its model cannot be predicted here."""
-    if story.job is None:
+    if view.job is None:
         return []
     try:
-        model = model_of(story.job, story.status, None)
+        model = model_of(view.job, view.status, None)
         return [_believed(model, plan) for plan in model.plans] if model.is_known else []
     except (ValueError, ArithmeticError):
         return []
@@ -67,34 +67,34 @@ def _believed(model: PlanKnowledge, plan: Plan) -> Believed:
     return Believed(plan, model.expected_bytes(plan), prediction.tokens_per_second.expected, group)
 
 
-def costs(story: JobView, plans: list[Believed]) -> list[Reckoned]:
+def costs(view: JobView, plans: list[Believed]) -> list[Reckoned]:
     """The costs of finding the plan and of recovery, and those avoided; none if emulated."""
-    if story.is_emulated:
+    if view.is_emulated:
         return []
-    paid = [probe for probe in story.status.own_probes if probe.gpu_seconds]
+    paid = [probe for probe in view.status.own_probes if probe.gpu_seconds]
     unit = min((probe.gpu_seconds for probe in paid if ended_as(probe, *RAN)), default=0)
     found = []
     if paid:
-        spent = story.status.gpu_seconds_spent
+        spent = view.status.gpu_seconds_spent
         found.append(Reckoned("The probes that were made", len(paid), spent, "measured"))
     if unit and plans:
-        tried = {probe.plan for probe in story.status.probes}
+        tried = {probe.plan for probe in view.status.probes}
         left = [each for each in plans if str(each.plan) not in tried]
         excluded = sum(1 for each in left if each.group is Group.CANNOT_FIT)
         rule = f"each at {unit:,} GPU-seconds, the cheapest probe of this job; nobody ran them"
         found.append(Reckoned("Plans that the prediction excluded", excluded, excluded * unit, rule))
         others = len(left) - excluded
         found.append(Reckoned("Plans that were not worth a probe", others, others * unit, rule))
-    return [*found, *_kept(story)]
+    return [*found, *_kept(view)]
 
 
-def _kept(story: JobView) -> list[Reckoned]:
+def _kept(view: JobView) -> list[Reckoned]:
     """Training that relaunches did not have to repeat."""
-    resumed = [attempt for attempt in story.status.attempts if attempt.resumed_samples]
-    speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
-    if not resumed or not speeds or story.job is None:
+    resumed = [attempt for attempt in view.status.attempts if attempt.resumed_samples]
+    speeds = [run.tokens_per_second for run in view.runs if run.tokens_per_second]
+    if not resumed or not speeds or view.job is None:
         return []
-    tokens = sum(attempt.resumed_samples for attempt in resumed) * story.job.spec.training.sequence_length
+    tokens = sum(attempt.resumed_samples for attempt in resumed) * view.job.spec.training.sequence_length
     speed = speeds[-1]
     rule = f"the samples in the checkpoints that attempts went on from, at the {speed:,} tokens/s measured last"
-    return [Reckoned("Training that checkpoints kept", len(resumed), tokens / speed * story.world, rule)]
+    return [Reckoned("Training that checkpoints kept", len(resumed), tokens / speed * view.world, rule)]

@@ -41,9 +41,9 @@ class Display:
         """Replace the page by permanent lines."""
         self._draw(lines, [])
 
-    def _draw(self, told: Sequence[str], shown: list[str]) -> None:
+    def _draw(self, lines: Sequence[str], shown: list[str]) -> None:
         erased = _UP.format(len(self._shown)) + _CLEAR_BELOW if self._shown else ""
-        above, page = (self.screen.plain("".join(f"{line}\n" for line in lines)) for lines in (told, shown))
+        above, page = (self.screen.plain("".join(f"{line}\n" for line in part)) for part in (lines, shown))
         try:
             self._stream.write(erased + above + (f"{_CUT_LINES}{page}{_WRAP_LINES}" if page else ""))
             self._stream.flush()

@@ -16,19 +16,19 @@ _SITES_SHOWN = 10
 _READS_SHOWN = 5
 
 
-def page(screen: Screen, case: PredictionCase, told: Mapping[str, Any]) -> list[str]:
+def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> list[str]:
     """Render the JSON document as a page."""
-    gpu, ranks = told["gpu"], told["ranks"]
+    gpu, ranks = result["gpu"], result["ranks"]
     where = f"rank 0 of {ranks}" if ranks > 1 else "one GPU"
     notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
     head = screen.bold(
-        f"{told['job']} on {gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}"
+        f"{result['job']} on {gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}"
     )
     lines = [head, *notes]
-    for each in told["plans"]:
+    for each in result["plans"]:
         lines += ["", *_plan(screen, each)]
-    parts = ", ".join(f"{name} {size(amount)}" for name, amount in told["outsideBytes"].items())
-    versions = sorted({each["torch"] for each in told["plans"] if each["torch"]})
+    parts = ", ".join(f"{name} {size(amount)}" for name, amount in result["outsideBytes"].items())
+    versions = sorted({each["torch"] for each in result["plans"] if each["torch"]})
     lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
     return [*lines, *wrapped(screen, f"device is reserved and, by estimate, what is outside of torch: {parts}", 2)]
 

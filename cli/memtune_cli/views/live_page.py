@@ -15,18 +15,18 @@ _MOST_RANKS = 16
 _BESIDE_BAR, _PEAK_ALONE, _NARROW = 60, 36, 80
 
 
-def live_page(screen: Screen, story: JobView, ranks: Ranks | None, now: float, trouble: str = "") -> list[str]:
+def live_page(screen: Screen, view: JobView, ranks: Ranks | None, now: float, trouble: str = "") -> list[str]:
     """The current page; ``trouble`` says why information is missing."""
-    lines = ["", *heading(screen, story), ""]
+    lines = ["", *heading(screen, view), ""]
     # Probes are not shown once the job trains.
-    lines += attempts(screen, story, now) or probes(screen, story)
-    run = story.live_run
+    lines += attempts(screen, view, now) or probes(screen, view)
+    run = view.live_run
     if run is not None and run.started_at:
-        lines += ["", *_run(screen, story, run, ranks if ranks and ranks.run == run.name else None, now)]
+        lines += ["", *_run(screen, view, run, ranks if ranks and ranks.run == run.name else None, now)]
     return [*lines, "", screen.paint(trouble, "33")] if trouble else lines
 
 
-def _run(screen: Screen, story: JobView, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
+def _run(screen: Screen, view: JobView, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
     """The active run and the ranks that reported."""
     kind = "Attempt" if isinstance(run, AttemptStatus) else "Probe"
     since = run_seconds(run, now)
@@ -40,11 +40,11 @@ def _run(screen: Screen, story: JobView, run: RunStatus, ranks: Ranks | None, no
     head = f"  rank  {'HBM in use':<{width + 11}}{'peak':>16}"
     lines.append(screen.bold(head if is_narrow else f"{head}  {'fragmentation':>13}  retries"))
     for each in sorted(fullest, key=lambda each: each.rank):
-        memory = _rank_memory(screen, story, each, width)
+        memory = _rank_memory(screen, view, each, width)
         lines.append(memory if is_narrow else memory + _rank_health(each))
     if left := len(ranks.latest) - len(fullest):
         lines.append(
-            screen.dim(f"  and {left} more, none with a higher peak than {story.amount(fullest[-1].peak_bytes)}")
+            screen.dim(f"  and {left} more, none with a higher peak than {view.amount(fullest[-1].peak_bytes)}")
         )
     return lines
 
@@ -61,10 +61,10 @@ def speed(ranks: Ranks) -> list[str]:
     return facts
 
 
-def _rank_memory(screen: Screen, story: JobView, each: Reading, width: int) -> str:
-    total = each.total_bytes or story.usable_bytes
-    bar = level_bar(screen, each.used_bytes, total, width, memory_colour(each.used_bytes, total, story.headroom))
-    return f"  {each.rank:>4}  {bar} {story.amount(each.used_bytes):>10}{over(each.peak_bytes, total):>16}"
+def _rank_memory(screen: Screen, view: JobView, each: Reading, width: int) -> str:
+    total = each.total_bytes or view.usable_bytes
+    bar = level_bar(screen, each.used_bytes, total, width, memory_colour(each.used_bytes, total, view.headroom))
+    return f"  {each.rank:>4}  {bar} {view.amount(each.used_bytes):>10}{over(each.peak_bytes, total):>16}"
 
 
 def _rank_health(each: Reading) -> str:

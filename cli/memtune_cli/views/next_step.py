@@ -10,31 +10,31 @@ from memtune.units import counted
 from memtune_cli.input.job_view import JobView
 
 
-def next_step(story: JobView) -> str:
+def next_step(view: JobView) -> str:
     """What the operator does next, or what it waits for."""
-    obstacle = story.obstacle
-    if story.state and not story.is_over and (story.is_left or story.status.phase == "Suspended"):
+    obstacle = view.obstacle
+    if view.state and not view.is_over and (view.is_left or view.status.phase == "Suspended"):
         return f"nothing until `memtune run` is called again{f': {obstacle.message}' if obstacle else ''}"
-    if obstacle and not story.is_over:
+    if obstacle and not view.is_over:
         return f"nothing until this is resolved; it is looked at again every half a minute: {obstacle.message}"
-    told = _NEXT[story.status.phase]
-    return told if isinstance(told, str) else told(story)
+    sentence = _NEXT[view.status.phase]
+    return sentence if isinstance(sentence, str) else sentence(view)
 
 
-def _pending(story: JobView) -> str:
-    return f"{'memtune run' if story.state else 'an operator that watches this namespace'} takes the job up"
+def _pending(view: JobView) -> str:
+    return f"{'memtune run' if view.state else 'an operator that watches this namespace'} takes the job up"
 
 
-def _probing(story: JobView) -> str:
-    job, found = story.job, story.budget
+def _probing(view: JobView) -> str:
+    job, found = view.job, view.budget
     if job is None or found is None:
         return "a probe starts or ends"
     tuning = job.spec.tuning
     aim = "smallest" if tuning.objective == MEMORY else "fastest"
-    live = sum(1 for probe in story.status.probes if not has_ended(probe))
+    live = sum(1 for probe in view.status.probes if not has_ended(probe))
     more = found.most - found.done - live
     parts = [
-        *(["the emulated probe ends"] if any(not has_ended(each) for each in story.status.emulations) else []),
+        *(["the emulated probe ends"] if any(not has_ended(each) for each in view.status.emulations) else []),
         *([f"{live} running probes end" if live > 1 else "the running probe ends"] if live else []),
         *([f"up to {counted(more, 'more probe')}"] if more > 0 else []),
         f"then the {aim} measured plan that leaves {tuning.headroom} free is launched{_traded(tuning.slack)}",
@@ -46,12 +46,12 @@ def _traded(slack: str | None) -> str:
     return f", or a smaller one that is at most {slack} slower" if slack else ""
 
 
-def _running(story: JobView) -> str:
-    job = story.job
+def _running(view: JobView) -> str:
+    job = view.job
     if job is None:
         return "it trains to its end"
-    goes_on = "it runs to its end, emulated" if story.is_emulated else "it trains to its end"
-    left = max(job.spec.retry.max_oom_retries - story.status.oom_retries, 0)
+    goes_on = "it runs to its end, emulated" if view.is_emulated else "it trains to its end"
+    left = max(job.spec.retry.max_oom_retries - view.status.oom_retries, 0)
     can_go_on = job.spec.checkpoint is not None or job.spec.retry.allow_restart
     if not left or not can_go_on:
         why = "retry.maxOomRetries is spent" if not left else "there is no spec.checkpoint"
@@ -60,11 +60,11 @@ def _running(story: JobView) -> str:
     return f"{goes_on}; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
 
 
-def _over(story: JobView) -> str:
-    if story.status.phase == "Failed":
-        return f"nothing: the job is over; `memtune logs {story.asked_as}` shows what the failing rank said"
+def _over(view: JobView) -> str:
+    if view.status.phase == "Failed":
+        return f"nothing: the job is over; `memtune logs {view.asked_as}` shows what the failing rank said"
     # Local state directories are never deleted.
-    seconds = story.job.spec.ttl_seconds_after_finished if story.job and not story.state else None
+    seconds = view.job.spec.ttl_seconds_after_finished if view.job and not view.state else None
     return "nothing: the job is over" + (f"; it is deleted {seconds:,} s after its end" if seconds is not None else "")
 
 

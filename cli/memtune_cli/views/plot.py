@@ -122,9 +122,9 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     axes.barh(last, device.expected / scale, color=_INK, height=0.72, zorder=3)
     spread = [[(device.expected - device.lower) / scale], [(device.upper - device.expected) / scale]]
     axes.errorbar(device.expected / scale, last, xerr=spread, color=OTHER_COLOUR, capsize=5, linewidth=1.8, zorder=4)
-    told = f" {amount(device.expected, usable_bytes)} in all"
+    label = f" {amount(device.expected, usable_bytes)} in all"
     inside: dict[str, Any] = {"va": "center", "color": "white", "fontweight": "bold", "zorder": 5}
-    axes.annotate(told, (0, last), (2, 0), textcoords="offset points", **inside)
+    axes.annotate(label, (0, last), (2, 0), textcoords="offset points", **inside)
     axes.set_yticks(range(last + 1), [*(part.name for part in parts), "peak"])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)

@@ -25,9 +25,9 @@ _SERIES_LOOKS = ("series0", "series1", "series2", "series3", "series4", "series5
 _BAND = 0.15
 
 
-def components(story: JobView) -> str:
+def components(view: JobView) -> str:
     """Predicted peak memory as a bar, with its interval and the GPU's limit."""
-    prediction, peak = story.status.prediction, story.peak
+    prediction, peak = view.status.prediction, view.peak
     if prediction is None or peak is None:
         return ""
     frame = Frame(10, 34, _WIDTH - 10, 96)
@@ -36,16 +36,16 @@ def components(story: JobView) -> str:
     parts = svg.x_axis(frame, scale, _ticks(full), f"{_unit(full)} on each GPU")
     start = 0.0
     for part in visible_parts(peak, unit_of(prediction.usable_bytes)):
-        size, told = part.bytes.expected, f"{part.name}: {story.amount(part.bytes.expected)}"
+        size, tooltip = part.bytes.expected, f"{part.name}: {view.amount(part.bytes.expected)}"
         look = f"fill:{colour(part.name)}"
-        parts.append(svg.box(scale(start), frame.top + 6, scale(size) - scale(0) - 1, 44, look, told))
+        parts.append(svg.box(scale(start), frame.top + 6, scale(size) - scale(0) - 1, 44, look, tooltip))
         if scale(size) - scale(0) > 7.2 * len(part.name):
             parts.append(svg.words(scale(start) + 7, frame.top + 32, part.name, "inbar"))
         start += size
     middle = frame.top + 57
     parts.append(svg.line(scale(peak.device.lower), middle, scale(peak.device.upper), middle, "interval"))
     parts += [svg.line(scale(end), middle - 4, scale(end), middle + 4, "interval") for end in peak.device[::2]]
-    parts += _limit(frame, scale(prediction.usable_bytes), f"GPU {story.amount(prediction.usable_bytes)}")
+    parts += _limit(frame, scale(prediction.usable_bytes), f"GPU {view.amount(prediction.usable_bytes)}")
     return svg.picture(_WIDTH, 136, "Predicted memory by component", parts)
 
 
@@ -54,29 +54,29 @@ def colour(component: str) -> str:
     return COMPONENT_COLOURS.get(component, OTHER_COLOUR)
 
 
-def runs(story: JobView) -> str:
+def runs(view: JobView) -> str:
     """Predicted and measured memory of each run against its GPU's."""
-    shown = [run for run in story.runs if run.predicted_bytes or measured_bytes(run)]
-    if not shown or not story.usable_bytes:
+    shown = [run for run in view.runs if run.predicted_bytes or measured_bytes(run)]
+    if not shown or not view.usable_bytes:
         return ""
     frame = Frame(250, 34, _WIDTH - 190, 34 + _ROW * len(shown))
-    sizes = [story.usable_by(run) for run in shown]
+    sizes = [view.usable_by(run) for run in shown]
     most = max(*(max(run.predicted_bytes, measured_bytes(run)) for run in shown), *sizes)
     scale = frame.across(0, most * 1.02)
     parts = svg.x_axis(frame, scale, _ticks(most * 1.02), f"{_unit(most * 1.02)} on the fullest GPU")
     for number, (run, size) in enumerate(zip(shown, sizes, strict=True)):
         top = frame.top + _ROW * number
-        parts += _run(story, run, frame, scale, top)
-        for x, look in ((scale(size), "limit"), (scale(size * (1 - story.headroom)), "headroom")):
+        parts += _run(view, run, frame, scale, top)
+        for x, look in ((scale(size), "limit"), (scale(size * (1 - view.headroom)), "headroom")):
             parts.append(svg.line(x, top, x, top + _ROW, look))
-    told = ", then ".join(dict.fromkeys(map(story.amount, sizes)))
-    parts.append(svg.words(scale(max(sizes)), frame.top - 14, f"GPU {told}", "limittext", "end"))
+    tooltip = ", then ".join(dict.fromkeys(map(view.amount, sizes)))
+    parts.append(svg.words(scale(max(sizes)), frame.top - 14, f"GPU {tooltip}", "limittext", "end"))
     return svg.picture(_WIDTH, frame.bottom + 40, "Predicted and measured memory of each run", parts)
 
 
-def _run(story: JobView, run: RunStatus, frame: Frame, scale: svg.Scale, top: float) -> list[str]:
+def _run(view: JobView, run: RunStatus, frame: Frame, scale: svg.Scale, top: float) -> list[str]:
     measured, error = measured_bytes(run), error_ratio(run)
-    strong = " strong" if story.is_winner(run) else ""
+    strong = " strong" if view.is_winner(run) else ""
     parts = [
         svg.words(0, top + 19, _name(run), f"label{strong}"),
         svg.words(0, top + 35, run.plan, "tick mono"),
@@ -86,42 +86,47 @@ def _run(story: JobView, run: RunStatus, frame: Frame, scale: svg.Scale, top: fl
             scale(run.predicted_bytes) - frame.left,
             11,
             "predicted",
-            _told(story, "predicted", run),
+            _tooltip(view, "predicted", run),
         ),
     ]
     if measured:
         parts.append(
             svg.box(
-                frame.left, top + 22, scale(measured) - frame.left, 15, look(story, run), _told(story, "measured", run)
+                frame.left,
+                top + 22,
+                scale(measured) - frame.left,
+                15,
+                look(view, run),
+                _tooltip(view, "measured", run),
             )
         )
-    said = story.amount(measured or run.predicted_bytes)
+    said = view.amount(measured or run.predicted_bytes)
     said += f" {error:+.1%}" if error is not None else " asked for" if run.demanded_bytes else ""
     parts.append(svg.words(frame.right + 12, top + 19, said if measured else f"{said} predicted", f"label{strong}"))
-    return [*parts, svg.words(frame.right + 12, top + 35, story.outcome(run), "tick")]
+    return [*parts, svg.words(frame.right + 12, top + 35, view.outcome(run), "tick")]
 
 
 def _name(run: RunStatus) -> str:
     return f"{'Attempt' if isinstance(run, AttemptStatus) else 'Probe'} {run.number}"
 
 
-def _told(story: JobView, what: str, run: RunStatus) -> str:
+def _tooltip(view: JobView, what: str, run: RunStatus) -> str:
     size = run.predicted_bytes if what == "predicted" else measured_bytes(run)
-    return f"{_name(run)}, {run.plan}: {what} {story.amount(size)}"
+    return f"{_name(run)}, {run.plan}: {what} {view.amount(size)}"
 
 
-def look(story: JobView, run: RunStatus) -> str:
+def look(view: JobView, run: RunStatus) -> str:
     """The CSS class for a run's outcome."""
     if ended_as(run, *OUT_OF_MEMORY):
         return "bad"
     if run.verdict is None:
         return "idle"
-    return "good" if ended_as(run, Verdict.SUCCEEDED) and not story.is_tight(run) else "warn"
+    return "good" if ended_as(run, Verdict.SUCCEEDED) and not view.is_tight(run) else "warn"
 
 
-def errors(story: JobView) -> str:
+def errors(view: JobView) -> str:
     """The prediction error of each measured run."""
-    shown = [(run, error) for run in story.runs if (error := error_ratio(run)) is not None]
+    shown = [(run, error) for run in view.runs if (error := error_ratio(run)) is not None]
     if not shown:
         return ""
     frame = Frame(250, 16, _WIDTH - 190, 16 + 30 * len(shown))
@@ -135,17 +140,17 @@ def errors(story: JobView) -> str:
         middle = frame.top + 30 * number + 15
         parts.append(svg.words(0, middle + 5, _name(run), "label"))
         parts.append(svg.line(scale(0), middle, scale(error), middle, "stem"))
-        parts.append(svg.dot(scale(error), middle, 6, look(story, run), f"{_name(run)}, {run.plan}: {error:+.1%}"))
+        parts.append(svg.dot(scale(error), middle, 6, look(view, run), f"{_name(run)}, {run.plan}: {error:+.1%}"))
         parts.append(svg.words(frame.right + 12, middle + 5, f"{error:+.1%}", "label"))
     return svg.picture(_WIDTH, frame.bottom + 26, "Prediction error of each run", parts)
 
 
-def scatter(story: JobView, plans: Sequence[Believed]) -> str:
+def scatter(view: JobView, plans: Sequence[Believed]) -> str:
     """All plans of the job by memory and speed; probed ones are numbered."""
-    if not plans or not story.usable_bytes:
+    if not plans or not view.usable_bytes:
         return ""
     frame = Frame(76, 34, _WIDTH - 20, 404)
-    widest = max(min(max(each.device_bytes for each in plans), 2.2 * story.usable_bytes), story.usable_bytes)
+    widest = max(min(max(each.device_bytes for each in plans), 2.2 * view.usable_bytes), view.usable_bytes)
     speeds = [each.tokens_per_second for each in plans]
     slowest, fastest = min(speeds) * 0.95, max(speeds) * 1.05
     up = frame.up(slowest, fastest)
@@ -161,56 +166,56 @@ def scatter(story: JobView, plans: Sequence[Believed]) -> str:
         cell = (round(x / _CELL), round(y / _CELL), each.group)
         if cell not in taken:
             taken.add(cell)
-            told = (
-                f"{each.plan}: {story.amount(each.device_bytes)}, {each.tokens_per_second:,.0f} tokens/s, {each.group}"
+            tooltip = (
+                f"{each.plan}: {view.amount(each.device_bytes)}, {each.tokens_per_second:,.0f} tokens/s, {each.group}"
             )
-            parts.append(svg.dot(x, y, 3.2, LOOKS[each.group], told))
-    parts += _limit(frame, across(story.usable_bytes), f"GPU {story.amount(story.usable_bytes)}")
-    parts += [*_front(story, plans, across, up), *_probed(story, plans, across, up)]
+            parts.append(svg.dot(x, y, 3.2, LOOKS[each.group], tooltip))
+    parts += _limit(frame, across(view.usable_bytes), f"GPU {view.amount(view.usable_bytes)}")
+    parts += [*_front(view, plans, across, up), *_probed(view, plans, across, up)]
     return svg.picture(_WIDTH, 440, "Candidates by memory and speed", parts)
 
 
-def _front(story: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+def _front(view: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
     """The Pareto front of the measured plans as a line."""
     known = {str(each.plan): each for each in plans}
-    found = [known[probe.plan] for probe in story.front if probe.plan in known]
+    found = [known[probe.plan] for probe in view.front if probe.plan in known]
     points = [(across(each.device_bytes), up(each.tokens_per_second)) for each in found]
     return [svg.path(points, "front", "the Pareto front of the measured plans")] if len(points) > 1 else []
 
 
-def _probed(story: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+def _probed(view: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
     known = {str(each.plan): each for each in plans}
     parts = []
-    for probe in story.status.probes:
+    for probe in view.status.probes:
         found = known.get(probe.plan)
         if found is None:
             continue
         x, y = across(found.device_bytes), up(found.tokens_per_second)
-        ring = "ring winner" if story.is_winner(probe) else "ring"
-        parts.append(svg.dot(x, y, 11, ring, f"{_name(probe)}, {probe.plan}: {story.outcome(probe)}"))
-        number = "number won" if story.is_winner(probe) else "number"
+        ring = "ring winner" if view.is_winner(probe) else "ring"
+        parts.append(svg.dot(x, y, 11, ring, f"{_name(probe)}, {probe.plan}: {view.outcome(probe)}"))
+        number = "number won" if view.is_winner(probe) else "number"
         parts.append(svg.words(x, y + 4.5, str(probe.number), number, "middle"))
     return parts
 
 
-def memory(story: JobView, series: Sequence[Series], now: float) -> str:
+def memory(view: JobView, series: Sequence[Series], now: float) -> str:
     """Memory over time: Prometheus series of the train runs, and each run's peak from start to end."""
-    halves = (("probes", story.status.probes, ()), ("train runs", story.status.attempts, series))
+    halves = (("probes", view.status.probes, ()), ("train runs", view.status.attempts, series))
     frames = (Frame(76, 40, _WIDTH / 2 - 14, 270), Frame(_WIDTH / 2 + 50, 40, _WIDTH - 20, 270))
     parts: list[str] = []
     for (title, records, lines), frame in zip(halves, frames, strict=True):
-        parts += _over_time(story, title, [run for run in records if to_seconds(run.started_at)], lines, frame, now)
+        parts += _over_time(view, title, [run for run in records if to_seconds(run.started_at)], lines, frame, now)
     return svg.picture(_WIDTH, 312, "Memory over time", parts) if parts else ""
 
 
 def _over_time(
-    story: JobView, title: str, shown: Sequence[RunStatus], series: Sequence[Series], frame: Frame, now: float
+    view: JobView, title: str, shown: Sequence[RunStatus], series: Sequence[Series], frame: Frame, now: float
 ) -> list[str]:
-    if not shown or not story.usable_bytes:
+    if not shown or not view.usable_bytes:
         return []
     spans = [(run, to_seconds(run.started_at) or now, to_seconds(run.ended_at) or now) for run in shown]
     begin, end = min(start for _, start, _ in spans), max(stop for *_, stop in spans)
-    most = max(max(measured_bytes(run), run.predicted_bytes, story.usable_by(run)) for run in shown) * 1.05
+    most = max(max(measured_bytes(run), run.predicted_bytes, view.usable_by(run)) for run in shown) * 1.05
     across, up = frame.across(begin, max(end, begin + 1)), frame.up(0, most)
     parts = svg.y_axis(frame, up, _ticks(most), _unit(most))
     parts += svg.x_axis(frame, across, _minutes(begin, end))
@@ -218,10 +223,12 @@ def _over_time(
     for run, start, stop in spans:
         left, width = across(start), max(across(stop) - across(start), 2)
         size = measured_bytes(run)
-        how = look(story, run)
+        how = look(view, run)
         if size:
             parts.append(
-                svg.box(left, up(size), width, frame.bottom - up(size), f"{how} area", _told(story, "measured", run), 0)
+                svg.box(
+                    left, up(size), width, frame.bottom - up(size), f"{how} area", _tooltip(view, "measured", run), 0
+                )
             )
             parts.append(svg.line(left, up(size), left + width, up(size), f"{how} edge"))
         if run.predicted_bytes:
@@ -235,7 +242,7 @@ def _over_time(
             parts.append(svg.path(points, _SERIES_LOOKS[number % len(_SERIES_LOOKS)], each.name))
     edges = [frame.left, *(across(start) for _, start, _ in spans[1:]), frame.right]
     for run, left, right in zip(shown, edges, edges[1:], strict=False):
-        parts.append(svg.line(left, up(story.usable_by(run)), right, up(story.usable_by(run)), "limit"))
+        parts.append(svg.line(left, up(view.usable_by(run)), right, up(view.usable_by(run)), "limit"))
     return parts
 
 

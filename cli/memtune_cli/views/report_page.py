@@ -24,22 +24,22 @@ from memtune_cli.views.report_style import STYLE
 
 
 def html_page(
-    story: JobView, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
+    view: JobView, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
 ) -> str:
     """The whole page."""
     sections = (
-        _tiles(story),
-        _section("What happened", _chronicle(story)),
-        _section("The prediction", _predicted(story)),
-        _section("The plans that the job allows", _candidates(story, plans)),
+        _tiles(view),
+        _section("What happened", _timeline_rows(view)),
+        _section("The prediction", _predicted(view)),
+        _section("The plans that the job allows", _candidates(view, plans)),
         _section("Which knobs matter", _importances(plans)),
-        _section("Predicted against measured", _measured(story)),
-        _section("Memory over time", _over_time(story, series, now)),
-        _section("What a million tokens cost", _costs_of_tokens(story)),
+        _section("Predicted against measured", _measured(view)),
+        _section("Memory over time", _over_time(view, series, now)),
+        _section("What a million tokens cost", _costs_of_tokens(view)),
         _section("What it took, and what it would have taken without", _costs(costs)),
-        _section("Train runs", _attempts(story, now)),
+        _section("Train runs", _attempts(view, now)),
     )
-    title = escape(story.title)
+    title = escape(view.title)
     return "\n".join(
         [
             "<!doctype html>",
@@ -47,7 +47,7 @@ def html_page(
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{title} · MemTune</title>",
             f"<style>{STYLE}</style></head><body><main>",
-            _header(story),
+            _header(view),
             *filter(None, sections),
             f"<footer>Written by memtune {__version__} at {to_text(now)} from the object as it was then.</footer>",
             "</main></body></html>\n",
@@ -59,45 +59,45 @@ def _section(title: str, inside: str) -> str:
     return f"<section><h2>{title}</h2>\n{inside}</section>" if inside else ""
 
 
-def _header(story: JobView) -> str:
-    lines = [f"<p class=sub>{escape(story.subject)}</p>"]
-    if story.is_virtual:
+def _header(view: JobView) -> str:
+    lines = [f"<p class=sub>{escape(view.subject)}</p>"]
+    if view.is_virtual:
         lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
-    if story.is_emulated:
+    if view.is_emulated:
         lines.append(
             "<p class=note>Run on an emulated GPU: memory is what torch's own allocator took there, speeds are "
             "predicted, and no model was trained.</p>"
         )
-    phase = story.status.phase
+    phase = view.status.phase
     return "\n".join(
         [
-            f"<header><p class=kind>MemoryTunedJob · {escape(story.place)}</p><h1>{escape(story.name)} "
+            f"<header><p class=kind>MemoryTunedJob · {escape(view.place)}</p><h1>{escape(view.name)} "
             f'<span class="phase {phase.lower()}">{phase}</span></h1>',
             *lines,
-            f"<p class=lead>{escape(story.status.message)}</p></header>",
+            f"<p class=lead>{escape(view.status.message)}</p></header>",
         ]
     )
 
 
-def _tiles(story: JobView) -> str:
+def _tiles(view: JobView) -> str:
     """The key numbers."""
-    found = [error for run in story.runs if (error := error_ratio(run)) is not None]
-    peaks = [measured_bytes(run) for run in story.runs if run.peak_bytes]
-    speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
-    tiles = [("Plan", story.status.plan.name if story.status.plan else "", "mono")]
-    if peaks and story.usable_bytes:
-        tiles.append(("Peak of the last run", f"{story.amount(peaks[-1])} of {story.amount(story.usable_bytes)}", ""))
+    found = [error for run in view.runs if (error := error_ratio(run)) is not None]
+    peaks = [measured_bytes(run) for run in view.runs if run.peak_bytes]
+    speeds = [run.tokens_per_second for run in view.runs if run.tokens_per_second]
+    tiles = [("Plan", view.status.plan.name if view.status.plan else "", "mono")]
+    if peaks and view.usable_bytes:
+        tiles.append(("Peak of the last run", f"{view.amount(peaks[-1])} of {view.amount(view.usable_bytes)}", ""))
     if speeds:
         tiles.append(("Tokens a second", f"{speeds[-1]:,}", ""))
-    if prices := story.costs:
+    if prices := view.costs:
         tiles.append(("A million tokens", dollars(prices[-1].dollars), ""))
     if found:
         tiles.append(("Prediction error, median", f"{median(map(abs, found)):.1%}", ""))
-    if story.status.probes:
-        count, spent = len(story.status.own_probes), story.status.gpu_seconds_spent
+    if view.status.probes:
+        count, spent = len(view.status.own_probes), view.status.gpu_seconds_spent
         tiles.append(("Probing", f"{counted(count, 'run')}, {spent:,} GPU-s", ""))
-    if story.status.attempts:
-        tiles.append(("Recoveries", str(story.status.oom_retries + story.status.disruptions), ""))
+    if view.status.attempts:
+        tiles.append(("Recoveries", str(view.status.oom_retries + view.status.disruptions), ""))
     shown = (
         f'<div class=tile><b class="{look}">{escape(value)}</b><span>{name}</span></div>'
         for name, value, look in tiles
@@ -106,27 +106,27 @@ def _tiles(story: JobView) -> str:
     return f"<div class=tiles>{''.join(shown)}</div>"
 
 
-def _chronicle(story: JobView) -> str:
+def _timeline_rows(view: JobView) -> str:
     """The timeline: conditions and ends of runs, by time."""
-    told = [
+    rows = [
         (each.last_transition_time, _CONDITIONS.get(each.type, 4), each.message, _LOOKS.get(each.type, "step"))
-        for each in story.status.conditions
+        for each in view.status.conditions
         if each.status == "True"
         and each.type != "Launched"  # its message is about the last attempt, its time is that of the first
     ]
-    for run in story.trail:
+    for run in view.trail:
         if isinstance(run, AttemptStatus) and run.started_at:
-            told.append((run.started_at, 3, trains(run, story.shrink), "step"))
+            rows.append((run.started_at, 3, trains(run, view.shrink), "step"))
         if has_ended(run):
             place = 3 if isinstance(run, AttemptStatus) else 1
-            told.append((run.ended_at or "", place, ended(run), charts.look(story, run)))
+            rows.append((run.ended_at or "", place, ended(run), charts.look(view, run)))
     # Sorting is stable, so entries of the same time and rank stay in the order of the attempts.
-    told.sort(key=lambda each: (to_seconds(each[0]) or 0.0, each[1]))
+    rows.sort(key=lambda each: (to_seconds(each[0]) or 0.0, each[1]))
     items = (
         f"<li class={look}><time>{escape(at.replace('T', ' ').rstrip('Z'))}</time><p>{escape(text)}</p></li>"
-        for at, _, text, look in told
+        for at, _, text, look in rows
     )
-    return f"<ol class=chronicle>{''.join(items)}</ol>" if told else ""
+    return f"<ol class=chronicle>{''.join(items)}</ol>" if rows else ""
 
 
 # The order of conditions within one second: probes end at 1, attempts start and end at 3.
@@ -134,21 +134,21 @@ _CONDITIONS = {"Predicted": 0, "Tuned": 2}
 _LOOKS = {"Complete": "good", "Failed": "bad", "Stalled": "bad"}
 
 
-def _predicted(story: JobView) -> str:
-    prediction, peak = story.status.prediction, story.peak
+def _predicted(view: JobView) -> str:
+    prediction, peak = view.status.prediction, view.peak
     if prediction is None or peak is None:
         return ""
-    lower, expected, upper = map(story.amount, peak.device)
+    lower, expected, upper = map(view.amount, peak.device)
     text = (
         f"<p><code>{escape(prediction.plan)}</code> was predicted to take {expected}, between {lower} and "
-        f"{upper}, of the {story.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
+        f"{upper}, of the {view.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
         f"{escape(prediction.peak_phase)}.</p>"
     )
     parts = (
-        (f"background:{charts.colour(part.name)}", f"{part.name} {story.amount(part.bytes.expected)}")
+        (f"background:{charts.colour(part.name)}", f"{part.name} {view.amount(part.bytes.expected)}")
         for part in visible_parts(peak, unit_of(prediction.usable_bytes))
     )
-    return f"{text}{charts.components(story)}{_legend(parts)}"
+    return f"{text}{charts.components(view)}{_legend(parts)}"
 
 
 def _legend(entries: Iterable[tuple[str, str]]) -> str:
@@ -157,8 +157,8 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f"<p class=legend>{keys}</p>"
 
 
-def _candidates(story: JobView, plans: Sequence[Believed]) -> str:
-    picture = charts.scatter(story, plans)
+def _candidates(view: JobView, plans: Sequence[Believed]) -> str:
+    picture = charts.scatter(view, plans)
     if not picture:
         return ""
     counts = {group: sum(1 for each in plans if each.group is group) for group in Group}
@@ -170,7 +170,7 @@ def _candidates(story: JobView, plans: Sequence[Believed]) -> str:
     text = (
         f"<p>The job allows {len(plans):,} plans. Each point is one, where the model, corrected by every run of this "
         "job, expects it; rings are the probes by number, the filled one won."
-        f"{' The line joins the measured plans that no other one beats in both objectives.' if story.front else ''}</p>"
+        f"{' The line joins the measured plans that no other one beats in both objectives.' if view.front else ''}</p>"
     )
     return f"{text}{_legend(entries)}{picture}"
 
@@ -201,13 +201,13 @@ _RUN_LOOKS = (
 )
 
 
-def _measured(story: JobView) -> str:
-    picture = charts.runs(story)
+def _measured(view: JobView) -> str:
+    picture = charts.runs(view)
     if not picture:
         return ""
-    errors = charts.errors(story)
-    why = f"<p>{escape(story.why)}.</p>" if story.why else ""
-    why += f"<p>Right of the dotted line less than the headroom of {story.headroom:.0%} stays free.</p>"
+    errors = charts.errors(view)
+    why = f"<p>{escape(view.why)}.</p>" if view.why else ""
+    why += f"<p>Right of the dotted line less than the headroom of {view.headroom:.0%} stays free.</p>"
     after = (
         "<h3>Prediction error</h3><p>Measured over predicted, less 1: to the right more was used than predicted. Each "
         "prediction is the one that was made before its run, so that later ones know of earlier runs.</p>"
@@ -215,8 +215,8 @@ def _measured(story: JobView) -> str:
     return f"{why}{_legend(_RUN_LOOKS)}{picture}{after + errors if errors else ''}"
 
 
-def _over_time(story: JobView, series: Sequence[Series], now: float) -> str:
-    picture = charts.memory(story, series, now)
+def _over_time(view: JobView, series: Sequence[Series], now: float) -> str:
+    picture = charts.memory(view, series, now)
     if not picture:
         return ""
     source = (
@@ -227,15 +227,15 @@ def _over_time(story: JobView, series: Sequence[Series], now: float) -> str:
     return f"<p>{source} Probes and train runs have times of their own.</p>{picture}"
 
 
-def _costs_of_tokens(story: JobView) -> str:
-    found, price = story.costs, story.status.gpu_hour_price
+def _costs_of_tokens(view: JobView) -> str:
+    found, price = view.costs, view.status.gpu_hour_price
     if not found or price is None:
         return ""
     rows = (
         (each.what, f"<code>{escape(each.plan)}</code>", f"{each.tokens_per_second:,}", dollars(each.dollars))
         for each in found
     )
-    text = f"<p>At {dollars(price)} a GPU-hour on {counted(story.world, 'GPU')}, by the speeds that are known.</p>"
+    text = f"<p>At {dollars(price)} a GPU-hour on {counted(view.world, 'GPU')}, by the speeds that are known.</p>"
     return text + _table(("", "plan", "tokens/s", "a million tokens"), rows, numbers=(2, 3))
 
 
@@ -252,27 +252,27 @@ def _costs(costs: Sequence[Reckoned]) -> str:
     return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
 
 
-def _attempts(story: JobView, now: float) -> str:
-    if not story.status.attempts:
+def _attempts(view: JobView, now: float) -> str:
+    if not view.status.attempts:
         return ""
     head = ("", "plan", "HBM", "tokens/s", "took", "came about by", "went on from", "outcome")
-    rows = (_attempt_cells(story, attempt, now) for attempt in story.status.attempts)
-    facts = [f"Relaunched {story.recoveries}."]
-    facts += [f"Samples: {story.samples}."] if story.samples else []
-    facts += [f"Batch: {batch}."] if (batch := replaced_batch(story.status)) else []
-    facts += [f"Checkpoint: {story.checkpoint}."] if story.checkpoint else []
-    facts.append(f"Next: {next_step(story)}.")
+    rows = (_attempt_cells(view, attempt, now) for attempt in view.status.attempts)
+    facts = [f"Relaunched {view.recoveries}."]
+    facts += [f"Samples: {view.samples}."] if view.samples else []
+    facts += [f"Batch: {batch}."] if (batch := replaced_batch(view.status)) else []
+    facts += [f"Checkpoint: {view.checkpoint}."] if view.checkpoint else []
+    facts.append(f"Next: {next_step(view)}.")
     return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
 
 
-def _attempt_cells(story: JobView, attempt: AttemptStatus, now: float) -> tuple[str, ...]:
+def _attempt_cells(view: JobView, attempt: AttemptStatus, now: float) -> tuple[str, ...]:
     seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
     resumed = f"{attempt.resumed_samples:,} samples" if attempt.resumed_samples else "a checkpoint"
-    outcome = f"{story.outcome(attempt)}{f': {attempt.message}' if attempt.message else ''}"
+    outcome = f"{view.outcome(attempt)}{f': {attempt.message}' if attempt.message else ''}"
     return (
         str(attempt.number),
         f"<code>{escape(attempt.plan)}</code>",
-        story.amount(measured) if measured else "",
+        view.amount(measured) if measured else "",
         f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
         span(seconds) if seconds is not None else "",
         escape(attempt.rung or ("the same plan again" if attempt.number > 1 else "the probes")),

@@ -33,10 +33,10 @@ def picture(width: float, height: float, title: str, parts: Sequence[str]) -> st
     return f"<svg {shape}>\n{chr(10).join(parts)}\n</svg>"
 
 
-def box(left: float, top: float, width: float, height: float, look: str, told: str = "", round_by: float = 2) -> str:
+def box(left: float, top: float, width: float, height: float, look: str, tooltip: str = "", round_by: float = 2) -> str:
     """A rectangle; ``look`` is a CSS class or a style, ``told`` a tooltip."""
     place = f'x="{left:.1f}" y="{top:.1f}" width="{max(width, 0.0):.1f}" height="{max(height, 0.0):.1f}"'
-    return f'<rect {place} rx="{round_by:g}" {look_of(look)}>{_told(told)}</rect>'
+    return f'<rect {place} rx="{round_by:g}" {look_of(look)}>{_title(tooltip)}</rect>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
@@ -44,15 +44,15 @@ def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {look_of(look)}/>'
 
 
-def dot(x: float, y: float, radius: float, look: str, told: str = "") -> str:
+def dot(x: float, y: float, radius: float, look: str, tooltip: str = "") -> str:
     """A point."""
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look_of(look)}>{_told(told)}</circle>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look_of(look)}>{_title(tooltip)}</circle>'
 
 
-def path(points: Sequence[tuple[float, float]], look: str, told: str = "") -> str:
+def path(points: Sequence[tuple[float, float]], look: str, tooltip: str = "") -> str:
     """A line through points."""
     steps = " ".join(f"{'L' if number else 'M'}{x:.1f} {y:.1f}" for number, (x, y) in enumerate(points))
-    return f'<path d="{steps}" fill="none" {look_of(look)}>{_told(told)}</path>'
+    return f'<path d="{steps}" fill="none" {look_of(look)}>{_title(tooltip)}</path>'
 
 
 def words(x: float, y: float, text: str, look: str = "", anchor: str = "start") -> str:
@@ -97,5 +97,5 @@ def look_of(look: str) -> str:
     return f'style="{escape(look)}"' if ":" in look else f'class="{escape(look)}"'
 
 
-def _told(told: str) -> str:
-    return f"<title>{escape(told)}</title>" if told else ""
+def _title(tooltip: str) -> str:
+    return f"<title>{escape(tooltip)}</title>" if tooltip else ""

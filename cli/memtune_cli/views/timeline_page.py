@@ -21,7 +21,7 @@ def write(path: Path, title: str, timeline: Timeline) -> None:
 
 def page(title: str, timeline: Timeline) -> str:
     """The page with a static SVG; the script only adds tooltips."""
-    places = timeline.thinned(_COLUMNS)
+    places = timeline.downsampled(_COLUMNS)
     points = [timeline.points[place] for place in places]
     top = 1.08 * sum(timeline.points[timeline.peak])
     across = _WIDTH / max(len(points) - 1, 1)

@@ -23,7 +23,7 @@ def write(path: Path, title: str, timeline: Timeline) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    places = timeline.thinned(_COLUMNS)
+    places = timeline.downsampled(_COLUMNS)
     layers = [[timeline.points[place][kind] / GIB for place in places] for kind in range(len(timeline.kinds))]
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(13, 5.4), layout="constrained", dpi=150)

@@ -37,8 +37,8 @@ def tracing_words(job: Job) -> list[str]:
 def trace_key(job: Job, template: Mapping[str, Any]) -> str:
     """The storage key of a factory's trace: a hash of all that may change it; ``template`` is the pod's part."""
     runner = job.spec.runner
-    told = [VERSION, runner.image, runner.python, template, *tracing_words(job)]
-    return short_hash(json.dumps(told, sort_keys=True), _KEY_CHARACTERS)
+    parts = [VERSION, runner.image, runner.python, template, *tracing_words(job)]
+    return short_hash(json.dumps(parts, sort_keys=True), _KEY_CHARACTERS)
 
 
 def _numerics(job: Job) -> list[str]:

@@ -19,7 +19,7 @@ def load_job(data: Mapping[str, Any]) -> Job:
     if not isinstance(data, Mapping):
         raise SpecError([Problem("", data, f"{shown(data)} is not a MemoryTunedJob; give an object with a spec")])
     try:
-        job = Job.model_validate(as_kept(data))
+        job = Job.model_validate(as_stored(data))
     except ValidationError as error:
         raise SpecError(problems_of(error, Job)) from None
     if problems := broken_rules(job.spec):
@@ -27,12 +27,12 @@ def load_job(data: Mapping[str, Any]) -> Job:
     return job
 
 
-def as_kept(value: Any) -> Any:
+def as_stored(value: Any) -> Any:
     """A value as the API server stores it: a null is dropped or replaced by the default, 96.0 is stored as 96."""
     if isinstance(value, Mapping):
         return {
-            name: inner if name in _FOREIGN else as_kept(inner) for name, inner in value.items() if inner is not None
+            name: inner if name in _FOREIGN else as_stored(inner) for name, inner in value.items() if inner is not None
         }
     if isinstance(value, list):
-        return [as_kept(item) for item in value]
+        return [as_stored(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

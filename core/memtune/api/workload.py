@@ -188,8 +188,8 @@ def gpu_notes(job: Job, gpu: Gpu) -> tuple[str, ...]:
         return ()
     if parse_bytes(resources.gpu_memory) <= known.usable_bytes * _SOLD_OVER_USABLE:
         return ()
-    told = f"gpuMemory {resources.gpu_memory} is more than the {gib(known.usable_bytes)} of a {resources.gpu_product}"
-    return (f"{told}; reckoned with {gib(gpu.usable_bytes)}, as written",)
+    note = f"gpuMemory {resources.gpu_memory} is more than the {gib(known.usable_bytes)} of a {resources.gpu_product}"
+    return (f"{note}; reckoned with {gib(gpu.usable_bytes)}, as written",)
 
 
 _FSDP = {

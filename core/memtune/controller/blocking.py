@@ -32,10 +32,10 @@ def forbidden(context: Context) -> Refusal | None:
     return next(_of_job(context), None)
 
 
-def told(context: Context) -> Context:
+def with_conditions(context: Context) -> Context:
     """Write what holds the job back into conditions and message, and schedule a retry."""
-    context = _told(context, "Queued", context.queued)
-    context = _told(context, "Stalled", context.stalled)
+    context = _with_condition(context, "Queued", context.queued)
+    context = _with_condition(context, "Stalled", context.stalled)
     return context.waking(_AGAIN_SECONDS) if context.blocked else context
 
 
@@ -116,14 +116,14 @@ def _avoiding(context: Context, record: RunStatus) -> str:
     return f" ({', '.join(avoided)} {verb} avoided, which took two train runs down)" if avoided else ""
 
 
-def _told(context: Context, kind: ConditionType, found: Refusal | None) -> Context:
+def _with_condition(context: Context, kind: ConditionType, found: Refusal | None) -> Context:
     """Set the condition, and emit an event when its reason changes."""
     old = context.condition(kind)
     if found is None:
         if not context.holds(kind):
             return context
         return context.with_condition(kind, False, reasons.CLEARED, "nothing holds the job back")
-    told = context.with_condition(kind, True, found.reason, found.message)
+    changed = context.with_condition(kind, True, found.reason, found.message)
     if old is None or (old.status, old.reason) != ("True", found.reason):
-        told = told.telling("Normal" if kind == "Queued" else "Warning", found.reason, found.message)
-    return told.saying(f"{kind.lower()}: {found.message}")
+        changed = changed.telling("Normal" if kind == "Queued" else "Warning", found.reason, found.message)
+    return changed.saying(f"{kind.lower()}: {found.message}")

@@ -60,15 +60,16 @@ def without_outdated(context: Context) -> Context:
     return context.having(probes=left).telling("Normal", reasons.PROBES_OUTDATED, text)
 
 
-def with_stale_told(context: Context) -> Context:
+def with_stale_marked(context: Context) -> Context:
     """Say in their records which probes of earlier jobs are stale, and once in an event."""
     gone = stale(context.status.probes)
     if not any(probe.measured_by for probe in context.status.probes):
         return context
-    told = {probe.number: _told(probe, probe in gone) for probe in context.status.probes if probe.measured_by}
-    new = [probe for probe in gone if probe.message != told[probe.number]]
+    messages = {probe.number: _origin(probe, probe in gone) for probe in context.status.probes if probe.measured_by}
+    new = [probe for probe in gone if probe.message != messages[probe.number]]
     probes = (
-        probe.model_copy(update={"message": told.get(probe.number, probe.message)}) for probe in context.status.probes
+        probe.model_copy(update={"message": messages.get(probe.number, probe.message)})
+        for probe in context.status.probes
     )
     context = context.having(probes=tuple(probes))
     if not new:
@@ -83,7 +84,7 @@ def with_stale_told(context: Context) -> Context:
     return context.telling("Normal", reasons.PROBES_STALE, text)
 
 
-def _told(probe: RunStatus, is_stale: bool) -> str:
+def _origin(probe: RunStatus, is_stale: bool) -> str:
     """Where the record of an earlier job's probe comes from."""
     return sentence(f"job {probe.measured_by} ran it" + (f" with {software(probe)}: stale" if is_stale else ""))
 
@@ -102,7 +103,7 @@ def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
 
 def _taken_over(job: Job, number: int, probe: RunStatus) -> RunStatus:
     name = run_name(job.metadata.name, RunKind.PROBE, number)
-    return probe.model_copy(update={"name": name, "number": number, "created": True, "message": _told(probe, False)})
+    return probe.model_copy(update={"name": name, "number": number, "created": True, "message": _origin(probe, False)})
 
 
 def _is_usable(job: Job, probe: RunStatus) -> bool:

@@ -91,7 +91,7 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
     return context.telling("Warning", reasons.EMULATION_ENDED, text)
 
 
-def as_wanted(context: Context) -> Context:
+def without_unwanted(context: Context) -> Context:
     """End a running emulated probe that the job no longer wants."""
     if context.job.spec.tuning.emulation != "Never":
         return context

@@ -45,7 +45,7 @@ def settle(context: Context) -> Context:
     return _last_words(context)
 
 
-def _held_in_vain(conclusion: Conclusion) -> Conclusion:
+def _as_disruption(conclusion: Conclusion) -> Conclusion:
     """Turn a wait that held GPUs until the deadline into a disruption, so that retries are limited."""
     if conclusion.verdict is Verdict.IMAGE_ERROR:
         return conclusion
@@ -79,7 +79,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     if is_waiting(conclusion, run):
         if not _is_broken(context, run):
             return context
-        conclusion = _held_in_vain(conclusion)
+        conclusion = _as_disruption(conclusion)
     if (seconds := _until_the_cause(run, context.now)) > 0:
         return context.waking(seconds)
     return _ended(context, seen, run, conclusion)
@@ -260,11 +260,11 @@ def _last_words(context: Context) -> Context:
             continue
         pods = context.runs[record.name].pods
         reports = measurements.reports_of(pods)
-        told = measurements.checkpointed(reports, is_started=False)
+        reported = measurements.checkpointed(reports, is_started=False)
         # One rank that saved nothing says nothing about the others.
         is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
-        if is_first_word or told.get("checkpoint_samples", 0) > record.checkpoint_samples:
-            context = context.becoming(replaced(context.status, record.model_copy(update=told)))
+        if is_first_word or reported.get("checkpoint_samples", 0) > record.checkpoint_samples:
+            context = context.becoming(replaced(context.status, record.model_copy(update=reported)))
         if trained := measurements.trained(pods):
             context = context.having(**trained)
     return context

@@ -110,7 +110,7 @@ def _labelled(nodes: Sequence[Node] | None) -> Gpu | None:
     return None
 
 
-def _told(record: RunStatus) -> bool:
+def _has_lesson(record: RunStatus) -> bool:
     """Whether a run says something about the memory of its plan."""
     if ended_as(record, Verdict.SUCCEEDED):
         return record.peak_bytes is not None
@@ -119,7 +119,7 @@ def _told(record: RunStatus) -> bool:
 
 def lesson_of(record: RunStatus) -> Lesson | None:
     """What a run taught about the memory of its plan; None if nothing."""
-    if not _told(record):
+    if not _has_lesson(record):
         return None
     plan = plan_of(record)
     if ended_as(record, Verdict.DEVICE_OOM):

@@ -27,7 +27,7 @@ def launching(context: Context) -> Context:
     if last is not None:
         return context.saying(f"attempt {last.number} is starting on {last.plan}")
     if _is_outdated(context):
-        return _asked_anew(context)
+        return _back_to_probing(context)
     if context.blocked or context.status.plan is None:
         return context
     if others_hold_gpus(context):
@@ -46,7 +46,7 @@ def _is_outdated(context: Context) -> bool:
     return not any(each.plan == plan.name and may_be_launched(context.job, model, each) for each in records)
 
 
-def _asked_anew(context: Context) -> Context:
+def _back_to_probing(context: Context) -> Context:
     """Return to probing, which chooses another plan or measures one more."""
     assert context.status.plan is not None
     text = f"{context.status.plan.name} was measured, and may not be launched as spec.tuning is now"

@@ -47,7 +47,7 @@ def measured(run: RunObservation) -> dict[str, Any]:
 
 def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
     """The reported steps of this probe; all ranks make the same steps."""
-    told = next((report.measured_steps for report in reports_of(run.pods) if report.measured_steps), ())
+    known = next((report.measured_steps for report in reports_of(run.pods) if report.measured_steps), ())
     return tuple(
         StepStatus(
             probe=number,
@@ -55,14 +55,14 @@ def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
             seconds=_rate(each.seconds),
             device_bytes=_count(each.device_bytes),
         )
-        for each in told
+        for each in known
     )
 
 
 def _on_all(covered: list[bool | None]) -> bool | None:
     """Whether every rank saw it; None if none reports it."""
-    told = [each for each in covered if each is not None]
-    return all(told) if told else None
+    known = [each for each in covered if each is not None]
+    return all(known) if known else None
 
 
 def _peaks(memory: Memory) -> PeakBytes | None:

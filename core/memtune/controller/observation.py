@@ -10,7 +10,7 @@ from memtune.api.status import RunStatus
 from memtune.memory.measured_overhead import Remembered
 
 
-class Told(Protocol):
+class ReportedEnding(Protocol):
     """The fields read from a runner's report. Reports are untrusted: an unknown ending is ignored."""
 
     @property
@@ -67,7 +67,7 @@ class PodObservation:
     exit_reason: str = ""
     started_at_seconds: float | None = None
     finished_at_seconds: float | None = None
-    report: Told | None = None
+    report: ReportedEnding | None = None
     failure_order: int | None = None
     mismatch: str = ""
     last_words: str = ""

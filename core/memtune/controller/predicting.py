@@ -147,11 +147,11 @@ def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
     shown = PlanStatus(
         name=str(plan), hbm=over(prediction.device.expected, model.usable_bytes), tokens_per_second=speed
     )
-    told = context.message_of("Predicted")
-    text = f"{plan} was chosen unmeasured: {told}"
+    words = context.message_of("Predicted")
+    text = f"{plan} was chosen unmeasured: {words}"
     context = context.having(plan=shown).with_condition("Tuned", True, reasons.CHOSEN_BY_PREDICTION, text)
     context = context.telling("Normal", reasons.CHOSEN_BY_PREDICTION, text)
-    return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {told}")
+    return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {words}")
 
 
 def nothing_fits(context: Context, model: PlanKnowledge, why: str, untried: str = "") -> Context:
@@ -179,12 +179,12 @@ def _nothing_fits(context: Context, model: PlanKnowledge) -> Context:
 def with_budget(context: Context, best: Candidate | None) -> Context:
     """Say how many probes the budget pays for: before the first one if predictable, else after it."""
     allowed, seconds = context.job.spec.tuning.max_probes, context.job.max_gpu_seconds
-    told, pays = f"the first tells how many {seconds:,} GPU-seconds pay for", 1
+    words, pays = f"the first tells how many {seconds:,} GPU-seconds pay for", 1
     if best:
         pays = budget.pays_for(context, best.plan, best.prediction)
         cost = budget.estimate(context, best.plan, best.prediction)
-        told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
-    text = f"up to {counted(allowed, 'probe')} may be made; {told}{_emulating(context)}"
+        words = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
+    text = f"up to {counted(allowed, 'probe')} may be made; {words}{_emulating(context)}"
     context = context.having(plan=None, front=(), probing_ended="")
     context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)

@@ -72,8 +72,8 @@ def unknown_cost(context: Context) -> str:
     if not any(_is_enough(context, nodes) for nodes in _products(context).values()):
         return f"tuning.objectives has cost, and no product has {_asked(context)}: there are {products}"
     if all(_price(context, offer.product) is None for offer in found):
-        told = "set the operator's gpuHourPrices or resources.gpuHourPrice"
-        return f"tuning.objectives has cost, and nothing tells the price of {products}: {told}"
+        advice = "set the operator's gpuHourPrices or resources.gpuHourPrice"
+        return f"tuning.objectives has cost, and nothing tells the price of {products}: {advice}"
     return f"tuning.objectives has cost, and no plan is sure to fit where the price is known: {compared(context)}"
 
 

@@ -9,7 +9,7 @@ from memtune.api.status import PlanStatus, ProbingEnd, RunStatus, natural
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating, reasons
 from memtune.controller.context import Context, holds_gpus
-from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_told, without_outdated
+from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_marked, without_outdated
 from memtune.controller.ending import failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
@@ -40,7 +40,7 @@ from memtune.units import over
 from memtune.wire.run import RunKind
 
 
-class _NoMore(NamedTuple):
+class _EndOfProbing(NamedTuple):
     """Why no further probe is started: as the status tells it, and in words."""
 
     end: ProbingEnd
@@ -49,7 +49,7 @@ class _NoMore(NamedTuple):
 
 def probing(context: Context) -> Context:
     """End what costs too much, start what is worth it, and choose when nothing more is."""
-    context = with_stale_told(without_outdated(with_earlier(context)))
+    context = with_stale_marked(without_outdated(with_earlier(context)))
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
@@ -58,7 +58,7 @@ def probing(context: Context) -> Context:
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
-    context = emulating.as_wanted(_without_hopeless(context))
+    context = emulating.without_unwanted(_without_hopeless(context))
     if emulating.is_under_way(context):
         return _watched(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
@@ -69,7 +69,7 @@ def probing(context: Context) -> Context:
     context = _first_prediction(context, model)
     if not running and (emulated := emulating.instead_of_probes(context, model)) is not None:
         return emulated
-    why = _why_no_more(context, model)
+    why = _end_of_probing(context, model)
     if why is None:
         more, why = _more(context, model, running)
         if why is None or running or more is not context or context.blocked or _busy(context):
@@ -107,7 +107,7 @@ def _first_prediction(context: Context, model: PlanKnowledge) -> Context:
     return with_budget(with_prediction(context, model, best), best) if best else context
 
 
-def _why_no_more(context: Context, model: PlanKnowledge) -> _NoMore | None:
+def _end_of_probing(context: Context, model: PlanKnowledge) -> _EndOfProbing | None:
     """Why no further probe is started; None while one may be."""
     allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
     again = unconfirmed(context.job, model, probes)
@@ -115,25 +115,25 @@ def _why_no_more(context: Context, model: PlanKnowledge) -> _NoMore | None:
     if counted(context.status.own_probes if again else probes) >= allowed:
         earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
         words = f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
-        return _NoMore("max-probes", words)
+        return _EndOfProbing("max-probes", words)
     if again:
-        return _unpaid(context, plan_of(again), model.predict(plan_of(again)))
+        return _beyond_budget(context, plan_of(again), model.predict(plan_of(again)))
     if len(probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in probes):
-        return _NoMore("max-probes", f"the status has no room for more than {MAX_PROBES} probes")
+        return _EndOfProbing("max-probes", f"the status has no room for more than {MAX_PROBES} probes")
     asked = search_state(context.job, context.status, model).question
     if why := enough(asked):
-        return _NoMore("search", why)
-    return _unpaid(context, asked.candidates[0].plan, asked.candidates[0].prediction)
+        return _EndOfProbing("search", why)
+    return _beyond_budget(context, asked.candidates[0].plan, asked.candidates[0].prediction)
 
 
-def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> _NoMore | None:
+def _beyond_budget(context: Context, plan: Plan, prediction: Prediction) -> _EndOfProbing | None:
     """Why the budget pays for no probe of a plan, once what runs has ended; None if it does, or may."""
     if budget.allows(context, plan, prediction) or budget.running_seconds(context):
         return None
-    return _NoMore("max-gpu-seconds", budget.refusal(context, plan, prediction))
+    return _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, prediction))
 
 
-def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _NoMore | None]:
+def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _EndOfProbing | None]:
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
         return context, None
@@ -145,11 +145,11 @@ def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> t
     while _busy(context) < context.job.spec.tuning.parallel_probes:
         plan = _next_plan(context, model)
         if plan is None or counted(current(context.status.probes)) >= context.job.spec.tuning.max_probes:
-            return context, _NoMore("search", "no plan left is worth a probe")
+            return context, _EndOfProbing("search", "no plan left is worth a probe")
         if emulating.is_wanted(context, model, plan):
             return emulating.recorded(context, model, plan), None
         if not budget.allows(context, plan, model.predict(plan)):
-            return context, _NoMore("max-gpu-seconds", budget.refusal(context, plan, model.predict(plan)))
+            return context, _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, model.predict(plan)))
         context = _recorded(context, model, plan)
     return context, None
 
@@ -185,11 +185,11 @@ def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     emulated = context.job.spec.resources.is_emulated
     record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
-    told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
+    expectation = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
     verb = "emulates" if emulated else "measures"
     again = next((probe for probe in context.status.probes if probe.measured_by and probe.plan == str(plan)), None)
     before = f", as job {again.measured_by} did" if again else ""
-    text = f"probe {number} {verb} {plan}{before}, {told}{asking(host_request(context, plan))}"
+    text = f"probe {number} {verb} {plan}{before}, {expectation}{asking(host_request(context, plan))}"
     return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
 
 

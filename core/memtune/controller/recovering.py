@@ -173,8 +173,8 @@ def _unresumable(context: Context, last: AttemptStatus, found: Next) -> Context:
         return _recorded(context, found, {"resume": "no", "restarted_at": next_number(context.status.attempts)})
     why = start_under(context.job, context.status, found.plan).reason
     is_other = str(found.plan) != last.plan
-    told = f"{found.plan} would fit, but the run cannot go on under it" if is_other else "it cannot go on"
-    text = f"{ended(last)}; {told}: {why}. Set retry.allowRestart to train from step 0 again"
+    words = f"{found.plan} would fit, but the run cannot go on under it" if is_other else "it cannot go on"
+    text = f"{ended(last)}; {words}: {why}. Set retry.allowRestart to train from step 0 again"
     return failed(context, reasons.NOT_RESUMABLE, text)
 
 

@@ -20,7 +20,7 @@ def backoff_of(records: Sequence[RunStatus], now: float) -> float:
     """
     idle = 0
     for record in reversed(records):
-        if _needs_no_pause(record):
+        if _resets_backoff(record):
             break
         idle += 1
     if records and isinstance(records[-1], AttemptStatus):
@@ -33,7 +33,7 @@ def backoff_of(records: Sequence[RunStatus], now: float) -> float:
     return min(ended + pause - now, pause)
 
 
-def _needs_no_pause(record: RunStatus) -> bool:
+def _resets_backoff(record: RunStatus) -> bool:
     started, ended = to_seconds(record.started_at), to_seconds(record.ended_at)
     if isinstance(record, AttemptStatus):
         return started is not None and ended is not None and ended - started > _SETTLED_SECONDS

@@ -9,7 +9,7 @@ from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
 from memtune.api.status import Condition, Phase, Status, story, to_text
 from memtune.controller import emulating, reasons
-from memtune.controller.blocking import forbidden, told, with_blocks
+from memtune.controller.blocking import forbidden, with_blocks, with_conditions
 from memtune.controller.context import Context, Decision, JobEvent
 from memtune.controller.ending import failed, finished, past_deadline, resumed, running, suspended
 from memtune.controller.fold_observations import settle
@@ -66,7 +66,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
     if status.trace:
         context = with_trace(context, status.trace)
     if not is_over(context.status):
-        context = _looked_after(context, changed) if changed else _advanced(_settled(context))
+        context = _without_plans(context, changed) if changed else _advanced(_settled(context))
         if changed and not _is_halted(context):
             return _refused(context, changed)
     if is_over(context.status):
@@ -114,7 +114,7 @@ def _illegible(job: Job, status: Status) -> list[str]:
     return changed if {"training", "resources"}.intersection(changed) else []
 
 
-def _looked_after(context: Context, changed: list[str]) -> Context:
+def _without_plans(context: Context, changed: list[str]) -> Context:
     """What works without the plans of an edited job's runs: whether the job ended or has to."""
     if "resources" not in changed:  # otherwise the number of pods of a run is unknown
         context = settle(context)
@@ -145,7 +145,7 @@ def _advanced(context: Context) -> Context:
     if _is_halted(context):
         return context
     context = _walked(with_blocks(context))
-    return context if is_over(context.status) else told(context)
+    return context if is_over(context.status) else with_conditions(context)
 
 
 def _walked(context: Context) -> Context:

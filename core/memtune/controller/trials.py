@@ -55,10 +55,10 @@ def _scores(
     job: Job, model: PlanKnowledge, probe: RunStatus, steps: Sequence[StepStatus]
 ) -> tuple[tuple[int, float], ...]:
     """The objective after each step of a probe; a speed only if tokens were counted."""
-    told, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
+    own, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
     if job.spec.tuning.objective == MEMORY:
-        return tuple((each.step, float(max(model.usable_bytes - each.device_bytes, 0))) for each in told)
-    return tuple((each.step, tokens / each.seconds) for each in told if tokens and each.seconds)
+        return tuple((each.step, float(max(model.usable_bytes - each.device_bytes, 0))) for each in own)
+    return tuple((each.step, tokens / each.seconds) for each in own if tokens and each.seconds)
 
 
 def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:

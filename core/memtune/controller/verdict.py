@@ -137,7 +137,7 @@ def _first_failure(pods: tuple[PodObservation, ...]) -> Conclusion | None:
 
 
 def _first_waiting(pods: tuple[PodObservation, ...]) -> Conclusion | None:
-    found = [told for pod in pods if not _has_ended(pod) and (told := _look_up(_WAITING, pod))]
+    found = [matches for pod in pods if not _has_ended(pod) and (matches := _look_up(_WAITING, pod))]
     return min(found, key=_rank, default=None)
 
 
@@ -146,8 +146,8 @@ def _rank(conclusion: Conclusion) -> tuple[int, int]:
 
 
 def _look_up(table: tuple[_Row, ...], pod: PodObservation) -> Conclusion | None:
-    told = ((row.verdict, row.tell(pod)) for row in table)
-    return next((Conclusion(verdict, pod.index, why) for verdict, why in told if why is not None), None)
+    matches = ((row.verdict, row.tell(pod)) for row in table)
+    return next((Conclusion(verdict, pod.index, why) for verdict, why in matches if why is not None), None)
 
 
 def _has_ended(pod: PodObservation) -> bool:

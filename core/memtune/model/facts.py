@@ -115,8 +115,8 @@ class Facts:
         """The quotient of ``key`` divided ``among`` another fact, without a remainder."""
         total, parts = self.size(key), self.size(among)
         if total % parts:
-            told = f"{self.path(key)}: {total} cannot be divided among {parts} ({self._name(among)})"
-            raise ValueError(f"{told}{self.assuming(key, among)}")
+            problem = f"{self.path(key)}: {total} cannot be divided among {parts} ({self._name(among)})"
+            raise ValueError(f"{problem}{self.assuming(key, among)}")
         return total // parts
 
     def assuming(self, *keys: str) -> str:

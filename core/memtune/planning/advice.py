@@ -81,7 +81,7 @@ class _Advice:
         if not self._fits(self.workload, predictor, self.plan):
             return self.sentences()
         what = "set tuning.plan to this" if self.is_fixed else "allow none in tuning.space.offload"
-        return [self._told(what, self.workload, predictor, self.plan)]
+        return [self._suggestion(what, self.workload, predictor, self.plan)]
 
     def _nothing(self) -> str:
         needed = self._amount(self._needed_bytes())
@@ -104,7 +104,7 @@ class _Advice:
         together = [self._lowest] if not enough and self._helps(self.workload, predictor, self._lowest) else []
         for plan in (*enough.values(), *together):
             if changes := self._changes(plan):
-                yield self._told(changes, self.workload, predictor, plan)
+                yield self._suggestion(changes, self.workload, predictor, plan)
 
     @cached_property
     def _lowest(self) -> Plan:
@@ -159,7 +159,7 @@ class _Advice:
             predictor = self.predictor_for(shorter)
             plan = self._smallest(shorter, predictor)
             if self._helps(shorter, predictor, plan):
-                yield self._told(_shorten(shorter), shorter, predictor, plan)
+                yield self._suggestion(_shorten(shorter), shorter, predictor, plan)
                 return
 
     def _shorter_and_lower(self) -> Iterator[str]:
@@ -167,7 +167,7 @@ class _Advice:
         for shorter in self._half_as_long():
             if self._helps(shorter, predictor := self.predictor_for(shorter), self._lowest):
                 what = filter(None, (_shorten(shorter), self._changes(self._lowest)))
-                yield self._told(" and ".join(what), shorter, predictor, self._lowest)
+                yield self._suggestion(" and ".join(what), shorter, predictor, self._lowest)
                 return
 
     def _half_as_long(self) -> Iterator[Workload]:
@@ -194,7 +194,7 @@ class _Advice:
             if self._helps(light, predictor, plan) and not (quantized and plan.sharding.zero_stage == 3):
                 on = f" with baseQuantization {adapter.base_quantization}" if quantized else ""
                 what = f"if the model is pretrained, train LoRA adapters alone (model.peft{on}, in a template)"
-                yield self._told(what, light, predictor, plan)
+                yield self._suggestion(what, light, predictor, plan)
                 return
 
     def _more_gpus(self) -> Iterator[str]:
@@ -206,7 +206,7 @@ class _Advice:
             if self._helps(wider, predictor, plan):
                 nodes = f", {wider.gpus_per_node} on each of {wider.nodes} nodes" if wider.nodes > 1 else ""
                 what = f"use {counted(wider.world, 'GPU')} in place of {self.workload.world}{nodes}"
-                yield self._told(what, wider, predictor, plan)
+                yield self._suggestion(what, wider, predictor, plan)
                 return
 
     def _smallest(self, workload: Workload, predictor: PredictsPlans) -> Plan:
@@ -261,7 +261,7 @@ class _Advice:
         fits_gpu = predictor.predict(plan).fits(workload.gpu.usable_bytes, self.headroom)
         return fits_gpu and host_refusal(workload, predictor, plan) is None
 
-    def _told(self, what: str, workload: Workload, predictor: PredictsPlans, plan: Plan) -> str:
+    def _suggestion(self, what: str, workload: Workload, predictor: PredictsPlans, plan: Plan) -> str:
         taken = f"{plan} is predicted to take {self._amount(predictor.predict(plan).device.expected)} of each GPU"
         if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
             return f"{what}: {taken}"

@@ -130,8 +130,10 @@ class PlanKnowledge:
 
     @cached_property
     def _emulated(self) -> tuple[Lesson, ...]:
-        told = {lesson.plan for lesson in self.current if lesson.died or lesson.reserved_bytes or lesson.device_bytes}
-        return tuple(lesson for lesson in self.emulations if lesson.plan not in told)
+        measured = {
+            lesson.plan for lesson in self.current if lesson.died or lesson.reserved_bytes or lesson.device_bytes
+        }
+        return tuple(lesson for lesson in self.emulations if lesson.plan not in measured)
 
     @cached_property
     def emulated_bytes(self) -> dict[Plan, int]:

@@ -201,10 +201,10 @@ def _gained(objective: str, fitting: list[Trial]) -> float:
 
 
 def _next_divisor_down(question: Question) -> Plan | None:
-    told = [trial for trial in question.trials if trial.fits is not None]
-    if not told or not told[-1].died:
+    known = [trial for trial in question.trials if trial.fits is not None]
+    if not known or not known[-1].died:
         return None
-    last = told[-1].plan
+    last = known[-1].plan
     sizes = [size for size in divisors(last.micro_batch * last.accumulation) if size < last.micro_batch]
     below = last.with_micro_batch(sizes[-1]) if sizes else None
     found = next((candidate for candidate in question.candidates if candidate.plan == below), None)

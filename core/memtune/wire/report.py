@@ -117,8 +117,8 @@ class MeasuredStep(NamedTuple):
 def _measured_steps(value: Any) -> tuple[MeasuredStep, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > MOST_STEPS:
         raise ReportError(f"{shown(value)} is not a list of at most {MOST_STEPS} steps")
-    told = [each for each in value if isinstance(each, (list, tuple)) and len(each) == 3]
-    return tuple(MeasuredStep(count(number), rate(seconds), count(size)) for number, seconds, size in told)
+    triples = [each for each in value if isinstance(each, (list, tuple)) and len(each) == 3]
+    return tuple(MeasuredStep(count(number), rate(seconds), count(size)) for number, seconds, size in triples)
 
 
 # A field's type carries its check.

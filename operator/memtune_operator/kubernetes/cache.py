@@ -46,7 +46,7 @@ class Cache:
         self._is_answered = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
         self._doubted: set[str] = set()
         self._refused: dict[str, str] = {}
-        self._told: set[Key] = set()
+        self._turned_away: set[Key] = set()
 
     async def of_job(self, key: Key) -> list[Manifest]:
         """Return the objects that claim this job as their owner. Waits for the first list of the namespace; a caller
@@ -54,7 +54,7 @@ class Cache:
         namespace = key.namespace if key.namespace in self._is_answered else ""
         await self._is_answered[namespace].wait()
         if namespace in self._refused:
-            self._told.add(key)
+            self._turned_away.add(key)
             raise NotWatchedError(f"the operator may not watch {self._kind}: {self._refused[namespace]}")
         return list(self._by_job.get(key, {}).values())
 
@@ -149,8 +149,8 @@ class Cache:
         self._is_answered[namespace].set()
         if self._refused.pop(namespace, None) is None:
             return
-        waiting = {key for key in self._told if namespace in ("", key.namespace)}
-        self._told -= waiting
+        waiting = {key for key in self._turned_away if namespace in ("", key.namespace)}
+        self._turned_away -= waiting
         for key in waiting:
             wake(key)
 

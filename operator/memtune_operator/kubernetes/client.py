@@ -181,14 +181,14 @@ def _change(line: bytes) -> Change:
     """Parse one line of a watch."""
     event = json.loads(line)
     try:
-        kind, told = event["type"], event["object"]
+        kind, found = event["type"], event["object"]
         if kind == "ERROR":
-            raise refusal_of(told.get("code"), "", json.dumps(told))
-        version = told["metadata"].get("resourceVersion", "")
+            raise refusal_of(found.get("code"), "", json.dumps(found))
+        version = found["metadata"].get("resourceVersion", "")
     except (KeyError, TypeError, AttributeError) as error:
         # A proxy may send anything.
         raise ValueError(f"the watch sent what is no event: {line[:200]!r}") from error
-    return Change(None if kind == "BOOKMARK" else told, is_gone=kind == "DELETED", version=version)
+    return Change(None if kind == "BOOKMARK" else found, is_gone=kind == "DELETED", version=version)
 
 
 def _path(api_version: str, kind: str, namespace: str) -> str:

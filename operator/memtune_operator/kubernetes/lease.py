@@ -27,7 +27,7 @@ RETRY_SECONDS = 2.0
 _REQUEST_SECONDS = 3.0
 
 
-class _PatientLock(LeaseLock):
+class _TimeoutTolerantLock(LeaseLock):
     """The Lease lock. A timeout counts as a failed attempt: it neither ends the process nor extends the hold.
 
     ``taken`` is set once another replica holds the Lease: a leader that was frozen must not try to renew it.
@@ -87,7 +87,7 @@ class _PatientLock(LeaseLock):
 async def lead(cluster: Client, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
     """Wait for the Lease and run ``work`` under it, until it ends (True) or the Lease is lost (False). The caller must
     then end the process at once."""
-    lock = _PatientLock(cluster, settings)
+    lock = _TimeoutTolerantLock(cluster, settings)
     cluster.may_write = lock.is_held
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

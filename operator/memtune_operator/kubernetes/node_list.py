@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.cache import NotWatchedError
 from memtune_operator.kubernetes.client import Client, is_fresh
-from memtune_operator.kubernetes.nodes import sound_nodes
+from memtune_operator.kubernetes.nodes import healthy_nodes
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest
 
@@ -62,7 +62,7 @@ class NodeList:
         while self._may_read:
             await asyncio.sleep(_AGE_SECONDS)
             try:
-                sound = sound_nodes(await self.known(time.time()) or [])
+                sound = healthy_nodes(await self.known(time.time()) or [])
             except RefusalError as refusal:
                 _log.warning("reading nodes: %s", refusal.message)
                 continue

@@ -32,7 +32,7 @@ def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) ->
     return frozenset(node["metadata"]["name"] for node in nodes if _is_lost(node, now_seconds, after_seconds))
 
 
-def sound_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
+def healthy_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
     """The names of the nodes that are ready and in service."""
     return frozenset(node["metadata"]["name"] for node in nodes if not (_is_out(node) or _silence(node)))
 

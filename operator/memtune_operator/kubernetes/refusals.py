@@ -42,9 +42,9 @@ _BY_STATUS = {
 
 def refusal_of(status: int | None, reason: str, body: str, retry_after: str = "") -> RefusalError:
     """Classify an HTTP error. No status means that there was no response."""
-    told = _status_object(body)
-    message = str(told.get("message") or reason or body)[:1000]
-    kind = _kind(status, str(told.get("reason") or ""), message)
+    details = _status_object(body)
+    message = str(details.get("message") or reason or body)[:1000]
+    kind = _kind(status, str(details.get("reason") or ""), message)
     return RefusalError(kind, message, float(retry_after) if retry_after.isdecimal() else 0.0, status)
 
 
@@ -68,7 +68,7 @@ def _kind(status: int | None, reason: str, message: str) -> Kind:
 def _status_object(body: str) -> dict[str, object]:
     """The metav1.Status in the body, which may hold anything if a proxy wrote it."""
     try:
-        told = json.loads(body)
+        details = json.loads(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return details if isinstance(details, dict) else {}

@@ -81,7 +81,7 @@ class LocalBackend:
         counts as gone."""
         for run in [run for run in self._runs.values() if run.observe() is None]:
             await run.stop(None)
-            if not run.take_its_word():
+            if not run.adopt_report():
                 del self._runs[run.name]
 
     async def stop(self) -> None:

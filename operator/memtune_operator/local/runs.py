@@ -68,7 +68,7 @@ class LocalRun:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
-        pid, born = self._known = self._process.pid, _born(self._process.pid)
+        pid, born = self._known = self._process.pid, _start_time(self._process.pid)
         # If this cannot be written, a later call searches for the process to end it.
         self._keep("process.json", {"pid": pid, "born": born, "at": began_at})
         self._waiter = asyncio.create_task(self._wait(self._process))
@@ -112,22 +112,22 @@ class LocalRun:
 
     def _goes_on(self) -> bool:
         pid, born = self._started()
-        return not self._read("ended.json") and bool(born) and _born(pid) == born
+        return not self._read("ended.json") and bool(born) and _start_time(pid) == born
 
     async def stop(self, grace_seconds: float | None) -> None:
         """End the whole session, with SIGTERM and then SIGKILL, also one started by an earlier call."""
         pid, born = self._started()
-        if not born or _born(pid) != born:
+        if not born or _start_time(pid) != born:
             return
         _signal(pid, signal.SIGTERM)
         deadline = time.monotonic() + (GRACE_SECONDS if grace_seconds is None else grace_seconds)
-        while _born(pid) == born and time.monotonic() < deadline:
+        while _start_time(pid) == born and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         _signal(pid, signal.SIGKILL)
         if self._waiter:
             await self._waiter
 
-    def take_its_word(self) -> bool:
+    def adopt_report(self) -> bool:
         """Take the end of an unobserved run from its report; return whether it tells."""
         report = self._report()
         if report is None:
@@ -163,10 +163,12 @@ class LocalRun:
         process = self._read("process.json")
         if not process or "pid" in process:
             return process.get("pid", 0), process.get("born", "")
-        told = os.fsencode(f"{environment.REPORT_PATH}={self.directory / 'report.json'}")
-        found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if told in _variables(each)]
+        variable = os.fsencode(f"{environment.REPORT_PATH}={self.directory / 'report.json'}")
+        found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if variable in _variables(each)]
         # Its children have the same environment and started later.
-        return min(((pid, _born(pid)) for pid in found), key=lambda each: int(each[1] or sys.maxsize), default=(0, ""))
+        return min(
+            ((pid, _start_time(pid)) for pid in found), key=lambda each: int(each[1] or sys.maxsize), default=(0, "")
+        )
 
     def _report(self) -> Report | None:
         try:
@@ -224,7 +226,7 @@ def expanded(variables: Mapping[str, str]) -> dict[str, str]:
     return known
 
 
-def _born(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """The start time of a process, which tells it from a later one with the same id; empty if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -98,8 +98,8 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
     position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
     container = spec["containers"][position]
     check_references(spec, container, job)
-    told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or TERMINATION_MESSAGE)
-    wrapped = wrapping.wrap(container, job, run, told)
+    env = variables.of_pod(job, run, index, container.get("terminationMessagePath") or TERMINATION_MESSAGE)
+    wrapped = wrapping.wrap(container, job, run, env)
     return {
         **placement.with_nodes(spec, job, run),
         **deadline(spec, job, run),

@@ -147,11 +147,11 @@ def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
     texts = [each.get("value") for each in own]
     texts += [each.get("subPathExpr") for each in container.get("volumeMounts") or []]
     referred = {name for text in texts for name, _ in names_in(text or "")}
-    told = {**of_trace(job, referred), _OUTPUT: path, environment.TRACE_VOLUMES: ":".join(_filled(spec, container))}
+    env = {**of_trace(job, referred), _OUTPUT: path, environment.TRACE_VOLUMES: ":".join(_filled(spec, container))}
     return {
         **_kept(container, *_KEPT_ASIDE),
         "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *map(escape, words[:-1]), words[-1]],
-        "env": [*env_of(told), *own],
+        "env": [*env_of(env), *own],
         "resources": _RESOURCES,
         "volumeMounts": [
             *(container.get("volumeMounts") or []), {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}

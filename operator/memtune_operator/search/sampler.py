@@ -42,7 +42,7 @@ from memtune_operator.search.study import (
     distributions_of,
     is_lost,
     suggesting,
-    thawed,
+    to_trial,
 )
 from memtune_operator.search.study_facts import difference, facts_of, nothing_fits
 from memtune_operator.search.workers import this_worker
@@ -120,14 +120,14 @@ class MemTuneSampler(BaseSampler):
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
         """The state of the search, read from the trials of a study."""
-        told = tuple(_without_loops(self._read(trials)))
-        lessons = tuple(trial.lesson for trial in told if trial.lesson)
+        finished = tuple(_without_loops(self._read(trials)))
+        lessons = tuple(trial.lesson for trial in finished if trial.lesson)
         model = self._model
-        return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), told)
+        return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), finished)
 
     def _read(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[Trial, bool]]:
         for each in trials:
-            if trial := thawed(self._model, self._parameters, each):
+            if trial := to_trial(self._model, self._parameters, each):
                 yield trial, is_lost(each)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:

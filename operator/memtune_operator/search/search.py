@@ -80,9 +80,9 @@ def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Pl
     if known is None and probed:
         study.tell(trial, state=TrialState.FAIL)
         return
-    told = known or _predicted(state, plan)
-    trial.set_constraint(FITS, violation(state.model, told))
-    study.tell(trial, values_of(state.model, told))
+    prediction = known or _predicted(state, plan)
+    trial.set_constraint(FITS, violation(state.model, prediction))
+    study.tell(trial, values_of(state.model, prediction))
 
 
 def _predicted(state: SearchState, plan: Plan | None) -> Trial:

@@ -67,7 +67,7 @@ def frozen(
     )
 
 
-def thawed(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
+def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
     """Convert an Optuna trial back; None if its parameters are no plan of the study."""
     plan = parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
     if plan is None:

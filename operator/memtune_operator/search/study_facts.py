@@ -30,8 +30,10 @@ def facts_of(model: PlanKnowledge) -> dict[str, Any]:
 def difference(earlier: dict[str, Any], model: PlanKnowledge) -> str:
     """How a job differs from that of an earlier study; empty if the study may continue with it."""
     now = facts_of(model)
-    told = [f"{name} {earlier[name]}, now {value}" for name, value in now.items() if earlier.get(name, value) != value]
-    return ", ".join(told)
+    changed = [
+        f"{name} {earlier[name]}, now {value}" for name, value in now.items() if earlier.get(name, value) != value
+    ]
+    return ", ".join(changed)
 
 
 def nothing_fits(model: PlanKnowledge) -> str:

@@ -45,7 +45,7 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
     if settings.is_probe:
         return None
     if settings.checkpoint_path is not None:
-        Store(settings.checkpoint_path, settings.attempt or 0, job_uid=settings.job_uid).raise_fence()
+        Store(settings.checkpoint_path, settings.attempt or 0, job_uid=settings.job_uid).write_fence()
         set_aside(settings.checkpoint_path, settings)
     equals = _newest_equals(settings)
     if not equals:

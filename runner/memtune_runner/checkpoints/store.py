@@ -70,7 +70,7 @@ class Store:
         self._job_uid = job_uid
         self._ranks = ranks or Ranks()
 
-    def raise_fence(self) -> None:
+    def write_fence(self) -> None:
         """Begin the attempt: from now on no earlier attempt or job can complete a save."""
         self._root.mkdir(parents=True, exist_ok=True)
         for fence in _fences(self._root):

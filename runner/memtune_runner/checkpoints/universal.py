@@ -39,7 +39,7 @@ def convert(source: Path, target: Path) -> None:
     _copy_rest(source, target, tag)
 
 
-def read_by_its_kind(engine_class: Any) -> None:
+def detect_universal_checkpoints(engine_class: Any) -> None:
     """Make ``DeepSpeedEngine.load_checkpoint`` detect universal checkpoints itself.
 
     DeepSpeed expects a flag in its configuration, which is written before the checkpoint to resume from is known.

@@ -15,10 +15,10 @@ _ENTRY = ENTER_DIRECTORY / "run_worker.py"
 
 def words(command: Command, python: Sequence[str], local_rank: str) -> list[str]:
     """Return the command line that runs ``command`` in one rank."""
-    told = [f"{command.local_rank}={local_rank}"] if command.local_rank else []
+    options = [f"{command.local_rank}={local_rank}"] if command.local_rank else []
     if command.kind is Kind.PROGRAM:
-        return [command.target, *told, *command.arguments]
-    return [*python, str(_ENTRY), str(command.kind), command.target, *told, *command.arguments]
+        return [command.target, *options, *command.arguments]
+    return [*python, str(_ENTRY), str(command.kind), command.target, *options, *command.arguments]
 
 
 def variables(command: Command) -> dict[str, str]:

@@ -38,7 +38,7 @@ def of_process(code: int | None, told: Mapping[str, Any]) -> tuple[str | None, s
     return None, ""
 
 
-def go_first() -> None:
+def prefer_for_oom_killer() -> None:
     """Make this process the OOM killer's first choice."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

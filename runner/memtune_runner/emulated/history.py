@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memtune.wire.report import Phase
-from memtune_runner.rank.user_code import is_users
+from memtune_runner.rank.user_code import is_user_file
 
 # How many events torch keeps, each with its stack; the oldest are dropped.
 MOST_EVENTS = 1_000_000
@@ -96,7 +96,7 @@ def _largest(blocks: Sequence[_Block]) -> list[dict[str, Any]]:
 def _site(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Return the user's line, and the innermost line outside torch if it is another."""
     outer = [each for each in frames if not any(part in each["filename"] for part in _INNER)]
-    own = (each for each in outer if is_users(each["filename"]) and not _is_library(each["filename"]))
+    own = (each for each in outer if is_user_file(each["filename"]) and not _is_library(each["filename"]))
     users, within = next(own, None), next(iter(outer), None)
     if within is None:
         return _NOBODY, ""

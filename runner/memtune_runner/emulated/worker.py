@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     imports.when_imported("torch", session.torch_imported)
     imports.install()
     signal.signal(signal.SIGTERM, _end)
-    endings.go_first()
+    endings.prefer_for_oom_killer()
     code, ending = 0, {}
     try:
         with session.emulation.active:

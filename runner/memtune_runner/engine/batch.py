@@ -33,7 +33,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return changed(batch, lambda _, each: each.to(device, non_blocking=True))
 
 
-def filler_like(batch: Any) -> Any:
+def filler_row(batch: Any) -> Any:
     """Return one row for a rank that has none: its own first row, or ones, which are a token and not masked."""
     if rows_of(batch):
         return rows_between(batch, 0, 1)

@@ -99,7 +99,7 @@ def _import(setup: Setup) -> Any:
         import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
     except ImportError:
         raise PlanError(f"plan {setup.settings.plan}: DeepSpeed is not installed; add it to the image") from None
-    universal.read_by_its_kind(deepspeed.DeepSpeedEngine)
+    universal.detect_universal_checkpoints(deepspeed.DeepSpeedEngine)
     if on_cpu:
         deepspeed_on_cpu.adapt(deepspeed)
     return deepspeed

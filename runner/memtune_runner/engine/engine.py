@@ -111,7 +111,7 @@ class Engine:
         total = int(everything[:, 2].sum())
         if not total:
             raise ValueError("this batch has no tokens to learn from on any rank; leave it out")
-        filler = batches.filler_like(batch)
+        filler = batches.filler_row(batch)
         for number in range(count):
             is_filler = number >= len(micros)
             # The factor undoes the backends' averaging over ranks.

@@ -37,7 +37,7 @@ _CHANGED = (
 def selective_contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
     """Return the contexts of a block's forward pass and of its recomputation."""
     kept: _Kept = defaultdict(deque)
-    return _Keeping(kept), _Reusing(kept)
+    return _SavingMode(kept), _ReusingMode(kept)
 
 
 def restore_linear() -> None:
@@ -88,7 +88,7 @@ class _Chooser(TorchDispatchMode):
         return operator in ATTENTION
 
 
-class _Keeping(_Chooser):
+class _SavingMode(_Chooser):
     def __init__(self, kept: _Kept) -> None:
         super().__init__(kept)
         self._storages: set[int] = set()
@@ -108,7 +108,7 @@ class _Keeping(_Chooser):
         return result
 
 
-class _Reusing(_Chooser):
+class _ReusingMode(_Chooser):
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

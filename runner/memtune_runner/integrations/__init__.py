@@ -37,7 +37,9 @@ def install(
             refuse = partial(_refuse, framework.refusal(settings.integration))
             for name in framework.modules:
                 imports.before_imported(name, refuse)
-    imports.when_imported("deepspeed.runtime.engine", lambda module: universal.read_by_its_kind(module.DeepSpeedEngine))
+    imports.when_imported(
+        "deepspeed.runtime.engine", lambda module: universal.detect_universal_checkpoints(module.DeepSpeedEngine)
+    )
     if settings.integration in ("hf-trainer", "accelerate"):
         whole_model.install(settings, imports, patches)
     if settings.integration == "hf-trainer":

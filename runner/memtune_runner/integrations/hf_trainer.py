@@ -152,7 +152,7 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
             is_first_ones = settings.resume_from is not None and resume_from_checkpoint == str(settings.resume_from)
             asked = None if is_first_ones else resume_from_checkpoint or None
             return inherited(trainer, asked, *args, **kwargs)
-        with _as_long_as_at_first(trainer.args, settings):
+        with _with_first_step_count(trainer.args, settings):
             result = inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
         first.ended()
         return result
@@ -161,7 +161,7 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
 
 
 @contextmanager
-def _as_long_as_at_first(args: Any, settings: Settings) -> Iterator[None]:
+def _with_first_step_count(args: Any, settings: Settings) -> Iterator[None]:
     """Give a resumed training the number of steps that its first attempt planned."""
     asked, max_steps = args.max_steps, first_max_steps(settings.resume_from)
     if max_steps is not None and asked <= 0:

@@ -63,7 +63,7 @@ class Passes:
             if each.trained_after is None:
                 each.trained_after, each.passed_over = self._steps(), passed_over(each)
 
-    def is_left_at_once(self, followed: Followed, own_accumulation: int) -> bool:
+    def left_in_first_step(self, followed: Followed, own_accumulation: int) -> bool:
         """Whether a pass was left within the script's first accumulated step, although other passes made steps."""
         steps = self._steps()
         return steps > 0 and followed.taken <= own_accumulation and followed.trained_after == steps

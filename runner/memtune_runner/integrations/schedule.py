@@ -107,10 +107,10 @@ class Schedule(TrainingLength):
     @property
     def unfinished(self) -> str:
         """Return evidence that a script which succeeded trained less than it meant to; empty if there is none."""
-        if self._passed_over and not self._may_have_passed_over(self._passed_over):
+        if self._passed_over and not self._may_have_skipped(self._passed_over):
             return self._miscount
         own, loaders = self._own or 1, self._passes.loaders
-        taken = max((each.taken for each in loaders if not self._passes.is_left_at_once(each, own)), default=0)
+        taken = max((each.taken for each in loaders if not self._passes.left_in_first_step(each, own)), default=0)
         if not (self._accumulates and taken) or self._accelerator.sync_gradients:
             return ""
         return (
@@ -185,7 +185,7 @@ class Schedule(TrainingLength):
 
     def _training_begins(self) -> None:
         """Raise BadInputError if a script that skips batches by hand has missed the checkpoint's position."""
-        if self._passed_over and not self._may_have_passed_over(self._passed_over - 1):
+        if self._passed_over and not self._may_have_skipped(self._passed_over - 1):
             raise BadInputError(self._miscount)
         if self._is_resuming and not self._has_skipped:
             self._warn_of_repeated_rows()
@@ -211,7 +211,7 @@ class Schedule(TrainingLength):
         batches = steps * self._plan.accumulation
         return batches * self._plan.micro_batch if self._passed_over > batches else 0
 
-    def _may_have_passed_over(self, batches: int) -> bool:
+    def _may_have_skipped(self, batches: int) -> bool:
         """Whether a script may have skipped so many batches before the next step; none if it restarts the epoch."""
         in_epoch = self._batches_in_epoch
         epoch, steps = self._place(in_epoch)

@@ -113,20 +113,20 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
     """Return what the ranks measured, as the report of a success."""
     reported = [(end.rank, end.report) for end in sorted(ends, key=lambda end: end.rank)]
     reports = {rank: report for rank, report in reported if report is not None}
-    told = failed.report if failed else None
-    if told is None:
+    source = failed.report if failed else None
+    if source is None:
         # The rank that trained furthest; among equals, rank 0.
-        told = max(reports.values(), key=lambda each: each.steps or 0, default=_EMPTY)
+        source = max(reports.values(), key=lambda each: each.steps or 0, default=_EMPTY)
     fullest = max(reports.values(), key=lambda each: each.memory.peak_device_bytes, default=_EMPTY)
     return replace(
-        told,
+        source,
         ending=Ending.SUCCEEDED,
         exit_code=0,
         message="",
         log_tail="",
         run=settings.run or None,
         plan=str(settings.plan),
-        rank=told.rank if reports else None,
+        rank=source.rank if reports else None,
         world=settings.world,
         attempt=settings.attempt,
         steps=_least(each.steps for each in reports.values()),
@@ -141,10 +141,10 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         memory=replace(
             fullest.memory,
             # The failed request of whichever rank had one, and the highest number of allocation retries.
-            failed_request_bytes=told.memory.failed_request_bytes,
+            failed_request_bytes=source.memory.failed_request_bytes,
             alloc_retries=_most(each.memory.alloc_retries for each in reports.values()),
         ),
-        largest=fullest.largest or told.largest,
+        largest=fullest.largest or source.largest,
         step_seconds=_most(each.step_seconds for each in reports.values()),
     )
 

@@ -203,7 +203,7 @@ class Stored:
 
     def _share_patience(self) -> None:
         """Publish that ranks of this node ask for an extended hang timeout, and pass on other nodes' requests."""
-        own = int(self._patience.was_asked())
+        own = int(self._patience.has_request())
         times = int(self._watched.add(f"{_PREFIX}patience", own))
         if times > self._times_asked + own:
             self._patience.ask_for_others()

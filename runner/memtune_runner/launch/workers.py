@@ -66,7 +66,7 @@ class Workers:
     def poll(self) -> None:
         """Record which workers have ended, and reap orphans."""
         own = {worker.process.pid: worker for worker in self.all}
-        while (ended := _waiting_to_be_asked()) is not None:
+        while (ended := _unreaped_child()) is not None:
             worker = own.get(ended)
             if worker is None:
                 os.waitpid(ended, 0)
@@ -139,7 +139,7 @@ def _started(words: list[str], variables: Mapping[str, str]) -> subprocess.Popen
         ) from None
 
 
-def _waiting_to_be_asked() -> int | None:
+def _unreaped_child() -> int | None:
     """Return a zombie child without reaping it."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -149,7 +149,7 @@ def _ending_of_one(error: BaseException) -> Ending | None:
         return Ending.HOST_OOM
     message = words_of(error)
     if _is_torch_oom(error) or _DEVICE_OOM.search(message):
-        return Ending.HOST_OOM if _was_pinning(error) else Ending.DEVICE_OOM
+        return Ending.HOST_OOM if _is_pinning_error(error) else Ending.DEVICE_OOM
     return Ending.HOST_OOM if _HOST_OOM.search(message) else None
 
 
@@ -158,7 +158,7 @@ def _is_torch_oom(error: BaseException) -> bool:
     return ("torch", "OutOfMemoryError") in names
 
 
-def _was_pinning(error: BaseException) -> bool:
+def _is_pinning_error(error: BaseException) -> bool:
     """Whether the error comes from page-locking host memory (DeepSpeed's offload): its words blame the device."""
     return any("pin_memory" in f"{frame.name} {frame.line}" for frame in traceback.extract_tb(error.__traceback__)[-2:])
 

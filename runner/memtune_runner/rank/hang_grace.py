@@ -26,7 +26,7 @@ class Patience:
         """Pass on the request of a rank on another node."""
         _touch(self._elsewhere)
 
-    def was_asked(self) -> bool:
+    def has_request(self) -> bool:
         """Whether a rank of this node has asked since the last call."""
         before, self._seen = self._seen, _touched(self._here)
         return self._seen != before

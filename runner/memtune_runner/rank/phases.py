@@ -46,9 +46,9 @@ def reset() -> None:
     _set(Phase.INIT)
 
 
-def when_left(told: Callable[[Phase], None]) -> None:
+def when_left(callback: Callable[[Phase], None]) -> None:
     """Register a callback for each phase that the process is about to leave, until the next run begins."""
-    _when_left.append(told)
+    _when_left.append(callback)
 
 
 @contextmanager
@@ -69,6 +69,6 @@ def during(phase: Phase) -> Iterator[None]:
 def _set(phase: Phase) -> None:
     global _current
     if phase is not _current:
-        for told in _when_left:
-            told(_current)
+        for callback in _when_left:
+            callback(_current)
     _current = phase

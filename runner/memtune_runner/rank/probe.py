@@ -56,7 +56,7 @@ class Probe:
 
     @property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
-        """Return what the steps measured, thinned to the room in a report, with the first and the last step."""
+        """Return what the steps measured, downsampled to the room in a report, with the first and the last step."""
         last, room = len(self._measured) - 1, MOST_STEPS - 1
         places = range(last + 1) if last <= room else (round(place * last / room) for place in range(MOST_STEPS))
         return tuple(self._measured[place] for place in places)

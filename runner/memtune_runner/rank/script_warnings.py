@@ -24,7 +24,7 @@ def warn(text: str, *, once: str) -> None:
         print(f"memtune: {text}", file=sys.stderr, flush=True)
 
 
-def told(*more: str) -> str:
+def collected(*more: str) -> str:
     """Return all warnings of this process in order, then ``more``, each cut to its share of the report's field."""
     texts = [*_texts.values(), *filter(None, more)]
     left = LARGEST_WARNING - len(_BETWEEN) * (len(texts) - 1)

@@ -11,7 +11,7 @@ SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 _STDERR = 2  # regardless of what the script does to sys.stderr
 
 
-def show_when_asked() -> None:
+def print_on_signal() -> None:
     """Install the handler. It prints all stacks even while a library holds the GIL."""
     faulthandler.register(SIGNAL, file=_STDERR)
 

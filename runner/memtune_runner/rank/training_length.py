@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_told: int | None = None
+_known: int | None = None
 
 
 class TrainingLength:
@@ -31,7 +31,7 @@ class TrainingLength:
 
     def total_samples(self, _trained: int) -> int | None:
         """Return the samples of the whole training, given those trained so far; None if unknown."""
-        return _told
+        return _known
 
 
 class Epoch(NamedTuple):
@@ -89,11 +89,11 @@ class LibraryLength(TrainingLength):
 
 def tell(samples: int) -> None:
     """Let a loop declare how many samples it trains on this rank, counted from its first step."""
-    global _told
-    _told = samples
+    global _known
+    _known = samples
 
 
 def reset() -> None:
     """Reset to the start of a run."""
-    global _told
-    _told = None
+    global _known
+    _known = None

@@ -9,6 +9,6 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 _OURS = str(Path(__file__).parent.parent)
 
 
-def is_users(file: str) -> bool:
+def is_user_file(file: str) -> bool:
     """Whether a file in a traceback belongs to the user."""
     return not file.startswith((*_LIBRARIES, _OURS, "<"))

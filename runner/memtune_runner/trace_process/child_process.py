@@ -37,7 +37,7 @@ class Inside:
             return str(error)
         if os.getpid() != me:
             return ""  # The factory forked, and both processes came here: the other one writes.
-        board.stand_at("while the trace was written")
+        board.set_place("while the trace was written")
         output = self._arguments.output
         try:
             output.write_text(text)
@@ -56,7 +56,7 @@ class Inside:
             arguments.numerics,
             arguments=arguments.arguments,
             loss_autocast=arguments.loss_autocast,
-            stand_at=board.stand_at,
+            set_place=board.set_place,
         )
         made = replace(made, mounted=volumes.had_part())
         return _message(made) if arguments.message else dumps(made)

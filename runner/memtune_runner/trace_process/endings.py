@@ -7,7 +7,7 @@ import signal
 
 from memtune.units import gib
 from memtune_runner.rank.failures import in_words
-from memtune_runner.rank.user_code import is_users
+from memtune_runner.rank.user_code import is_user_file
 
 # A frame as faulthandler writes it.
 _FRAME = re.compile(r'^ +File "(.*)", line (\d+) in ', re.MULTILINE)
@@ -21,7 +21,7 @@ _AT_FAULT = "the code there, or a compiled library that it calls, is at fault"
 
 def where(place: str, stack: str) -> str:
     """Describe what the process was doing, with the user's line if the stack has one."""
-    own = next((f" in {file}, line {line}" for file, line in _FRAME.findall(stack) if is_users(file)), "")
+    own = next((f" in {file}, line {line}" for file, line in _FRAME.findall(stack) if is_user_file(file)), "")
     return f"{place or 'while torch was imported'}{own and ','}{own}"
 
 
@@ -49,7 +49,7 @@ def greedy(memory_bytes: int, where_it_was: str) -> str:
     )
 
 
-def unforeseen(error: BaseException, place: str) -> str:
+def unexpected(error: BaseException, place: str) -> str:
     """The message for an unexpected exception."""
     return f"tracing stopped {place or 'while torch was imported'}: {in_words(error)}"
 

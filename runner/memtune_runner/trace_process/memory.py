@@ -64,14 +64,14 @@ def _used_bytes(of_one: Callable[[int], tuple[int, int]], processes: Sequence[in
 
 
 def _whole(process: int) -> tuple[int, int]:
-    return _told(process, *_WHOLE) or (0, 0)
+    return _matched(process, *_WHOLE) or (0, 0)
 
 
 def _part(process: int) -> tuple[int, int]:
-    return _told(process, *_PART) or _whole(process)  # not every kernel, or its emulation, has proportional shares
+    return _matched(process, *_PART) or _whole(process)  # not every kernel, or its emulation, has proportional shares
 
 
-def _told(process: int, name: str, pattern: re.Pattern[bytes]) -> tuple[int, int] | None:
+def _matched(process: int, name: str, pattern: re.Pattern[bytes]) -> tuple[int, int] | None:
     """Return a process's private memory and its mapped memory that may be shared."""
     try:
         found = dict(pattern.findall(Path("/proc", str(process), name).read_bytes()))

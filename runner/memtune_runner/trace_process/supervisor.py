@@ -63,7 +63,7 @@ def _live(work: Callable[[Board], str], board: Board, set_apart: Callable[[], No
             set_apart()
             outcome = work(board)
         except BaseException as error:  # a bug of MemTune's, or damage that the factory did to Python
-            outcome = endings.unforeseen(error, board.place)
+            outcome = endings.unexpected(error, board.place)
         if os.getpid() == me:
             board.conclude(outcome)
     finally:
@@ -94,11 +94,11 @@ class _Watch:
         self._deadline = time.monotonic() + limits.seconds
 
     def outcome(self) -> str:
-        told = self._told()
+        output = self._output()
         self._end_all()
-        return told
+        return output
 
-    def _told(self) -> str:
+    def _output(self) -> str:
         while True:
             ended, status = os.waitpid(self._child, os.WNOHANG)
             if ended:
@@ -128,12 +128,12 @@ class _Watch:
 
     def _stack_told_within(self, seconds: float) -> str:
         """Read what faulthandler writes, until it stops writing."""
-        told = b""
-        while select.select([self._stack], [], [], _PAUSE_SECONDS if told else seconds)[0]:
-            told += os.read(self._stack, _PIECE_BYTES)
-            if len(told) > _LONGEST_STACK_BYTES:
+        output = b""
+        while select.select([self._stack], [], [], _PAUSE_SECONDS if output else seconds)[0]:
+            output += os.read(self._stack, _PIECE_BYTES)
+            if len(output) > _LONGEST_STACK_BYTES:
                 break
-        return told.decode(errors="replace")
+        return output.decode(errors="replace")
 
     def _end_all(self) -> None:
         """Kill everything that the factory started, in any session or process group."""

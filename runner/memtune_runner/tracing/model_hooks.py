@@ -112,4 +112,4 @@ class _GradientHook:
         self._recorder, self._number = recorder, number
 
     def __call__(self, weight: torch.Tensor) -> None:
-        self._recorder.saw_gradient(self._number, weight)
+        self._recorder.record_gradient(self._number, weight)

@@ -16,7 +16,7 @@ from memtune_runner.engine.activation_checkpointing import switch_off_own
 from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.factory import Subject
-from memtune_runner.tracing.shared_status import unheard
+from memtune_runner.tracing.shared_status import ignore_place
 from memtune_runner.tracing.trace_errors import TracingError
 from memtune_runner.tracing.tracer import Tracer
 
@@ -29,19 +29,19 @@ def trace(
     as_gpu: bool = True,
     arguments: Mapping[str, Any] | None = None,
     loss_autocast: bool = False,
-    stand_at: Callable[[str], None] = unheard,
+    set_place: Callable[[str], None] = ignore_place,
 ) -> Trace:
     """Trace a factory's model at ``rows`` and ``rows + 1``, from which every micro-batch follows.
 
     With ``loss_autocast``, the loss around a 16-bit model is computed under autocast, as in the runner's own engine.
-    ``stand_at`` is called with what is being done, in case the process dies.
+    ``set_place`` is called with what is being done, in case the process dies.
     """
-    stand_at(f"while {name.partition(':')[0]} was imported")
+    set_place(f"while {name.partition(':')[0]} was imported")
     factory = factories.find(name)
-    stand_at("while the factory was called")
+    set_place("while the factory was called")
     with FakeTensorMode(allow_non_fake_inputs=True), _without_collections():
         subject = factories.build(name, factory, rows, sequence_length, arguments)
-        return trace_subject(subject, rows, sequence_length, numerics, as_gpu, loss_autocast, stand_at)
+        return trace_subject(subject, rows, sequence_length, numerics, as_gpu, loss_autocast, set_place)
 
 
 def trace_subject(
@@ -51,13 +51,13 @@ def trace_subject(
     numerics: Sequence[str] = NUMERICS,
     as_gpu: bool = True,
     loss_autocast: bool = False,
-    stand_at: Callable[[str], None] = unheard,
+    set_place: Callable[[str], None] = ignore_place,
 ) -> Trace:
     """Trace a model built under fake tensors, which must still be active."""
     model = subject.model.train()
     switch_off_own(model)  # as the runner does
     repeated = repeated_blocks(model)
-    tracer = Tracer(subject, repeated, as_gpu, loss_autocast, stand_at)
+    tracer = Tracer(subject, repeated, as_gpu, loss_autocast, set_place)
     # The least computation comes first, for it must run all blocks; half comes last: casting buffers cannot be undone.
     programs = {each: _program(tracer, rows, each) for each in sorted(numerics, key=["full", "autocast", "half"].index)}
     return Trace(

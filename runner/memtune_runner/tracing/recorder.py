@@ -19,7 +19,7 @@ from memtune_runner.engine.selective_checkpointing import ATTENTION, PRODUCTS
 from memtune_runner.tracing import kernels
 from memtune_runner.tracing.model_hooks import Numbers, followed, tensors_of
 from memtune_runner.tracing.recording import Recording, merged
-from memtune_runner.tracing.shared_status import unheard
+from memtune_runner.tracing.shared_status import ignore_place
 from memtune_runner.tracing.trace_errors import sparse_gradient
 
 _UNCOUNTED = -1  # a weight, a buffer, or a stand-in for a save in the backward pass
@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
     freed it; saves are events of their own.
     """
 
-    def __init__(self, numbers: Numbers, as_gpu: bool, stand_at: Callable[[str], None] = unheard) -> None:
+    def __init__(self, numbers: Numbers, as_gpu: bool, set_place: Callable[[str], None] = ignore_place) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
         self._names = numbers
         self._as_gpu = as_gpu
@@ -60,7 +60,7 @@ class Recorder(TorchDispatchMode):
         self._counted: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._in_backward = False
         self._is_silent = self._is_attending = False
-        self._stand_at = stand_at
+        self._stand_at = set_place
         self.module = 0
         self.operator: object = ""  # the last one
 
@@ -163,7 +163,7 @@ class Recorder(TorchDispatchMode):
         self.module = saved.module
         self.note(events.UNPACK, saved.number)
 
-    def saw_gradient(self, number: int, weight: torch.Tensor) -> None:
+    def record_gradient(self, number: int, weight: torch.Tensor) -> None:
         """Record a weight's gradient; without one, an autograd function left the weight unused."""
         if weight.grad is None:
             return

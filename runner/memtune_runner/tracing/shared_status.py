@@ -16,7 +16,7 @@ class Board:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 2 * _PART_BYTES)
 
-    def stand_at(self, place: str) -> None:
+    def set_place(self, place: str) -> None:
         """Write what is being done from now on."""
         self._write(_PLACE, place)
 
@@ -45,5 +45,5 @@ class Board:
         return self._memory[begins : begins + min(length, _TEXT_BYTES)].decode(errors="replace")
 
 
-def unheard(_place: str) -> None:
+def ignore_place(_place: str) -> None:
     """Ignore the place of the trace."""

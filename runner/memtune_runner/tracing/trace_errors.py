@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from memtune_runner.rank.failures import INSTALL, in_words, missing_module, words_of
-from memtune_runner.rank.user_code import is_users
+from memtune_runner.rank.user_code import is_user_file
 
 _NO_GPU = re.compile(
     "not compiled with CUDA|not linked with support for cuda|no CUDA GPUs|NVIDIA driver", re.IGNORECASE
@@ -96,5 +96,5 @@ def _is_about_memory(error: BaseException) -> bool:
 def _users_line(error: BaseException) -> str:
     """Return the line of the user's code that caused the error, if any."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if is_users(each.filename)]
+    own = [each for each in frames if is_user_file(each.filename)]
     return f" in {own[-1].filename}, line {own[-1].lineno}" if own else ""

@@ -19,7 +19,7 @@ from memtune_runner.tracing.model_hooks import Numbers
 from memtune_runner.tracing.recorder import Recorder
 from memtune_runner.tracing.recording import Recording
 from memtune_runner.tracing.sharded_weights import sharded_weights
-from memtune_runner.tracing.shared_status import unheard
+from memtune_runner.tracing.shared_status import ignore_place
 from memtune_runner.tracing.trace_errors import TracingError, explained
 from memtune_runner.tracing.unfolding import IrregularError, unfold
 
@@ -37,14 +37,14 @@ class Tracer:
         rows: Sequence[list[nn.Module]],
         as_gpu: bool,
         loss_autocast: bool = False,
-        stand_at: Callable[[str], None] = unheard,
+        set_place: Callable[[str], None] = ignore_place,
     ) -> None:
         self.subject = subject
         self._loss_autocast = loss_autocast
         self.numbers = Numbers(subject.model, rows)
         self.assumed: set[str] = set()
         self._as_gpu = as_gpu
-        self._stand_at = stand_at
+        self._stand_at = set_place
         self._folds = folds_of(subject.model, rows)
         self._is_sure = not self._folds
 

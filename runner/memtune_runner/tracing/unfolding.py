@@ -74,7 +74,7 @@ class _Unfolding:
     def steps(self) -> Iterator[_Step]:
         """Yield all events, including those of the periods that did not run."""
         patterns = {way: self._pattern(_LEFT, way) for way in (False, True)}
-        if any(patterns[way] != self._pattern(_RIGHT, way) for way in patterns) or self._has_strangers():
+        if any(patterns[way] != self._pattern(_RIGHT, way) for way in patterns) or self._has_outside_users():
             raise IrregularError
         left_out = range(_RIGHT, _RIGHT + self._extra)
         for place, group in groupby(self._events, key=itemgetter(0)):
@@ -83,7 +83,7 @@ class _Unfolding:
                     yield from self._copy(patterns[True], period)
             for _, step in group:
                 yield self._final(place, step)
-                if _is_strange(place, step) and step.about.period == _LEFT:
+                if _is_from_outside(place, step) and step.about.period == _LEFT:
                     yield from (step._replace(about=step.about._replace(period=period)) for period in left_out)
             if place == (_LEFT, False):
                 for period in left_out:
@@ -98,13 +98,13 @@ class _Unfolding:
         """Return the distance from the left period to this one, among all periods of the model."""
         return period - _LEFT + (self._extra if period >= _RIGHT else 0)
 
-    def _has_strangers(self) -> bool:
+    def _has_outside_users(self) -> bool:
         """Whether others than neighbours use either period, except to free a tensor of both at the same moment."""
         moment = 0
         dropped: Counter[tuple[int, _Own]] = Counter()
         for place, step in self._events:
             moment += step.code != events.DROP
-            if _is_strange(place, step):
+            if _is_from_outside(place, step):
                 if step.code != events.DROP:
                     return True
                 dropped[moment, step.about._replace(period=0)] += 1 if step.about.period == _LEFT else -1
@@ -142,7 +142,7 @@ def _renamed(step: _Step, rename: Callable[[_Own], _Own]) -> _Step:
     return _Step(step.code, new(step.about), new(step.made), details)
 
 
-def _is_strange(place: tuple[int, bool] | None, step: _Step) -> bool:
+def _is_from_outside(place: tuple[int, bool] | None, step: _Step) -> bool:
     """Whether an event refers to one of the two periods from outside of it and its neighbours."""
     return any(
         own.period in (_LEFT, _RIGHT) and (place is None or abs(own.period - place[0]) > 1) for own in _named(step)

@@ -18,7 +18,7 @@ from memtune_runner.tracing.kernels import FlashAttention, attention_gradients, 
 plain: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
 
 
-def is_the_kernels(
+def is_for_kernel(
     inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool
 ) -> bool:
     """Whether a GPU has a fused kernel for these inputs whose gradients are modelled here (a mask's are not)."""
@@ -39,7 +39,7 @@ def attention(
     if not dropout_p:
         return compute(query, key, value, attn_mask)
     inputs = autocasted(query, key, value)
-    if not is_the_kernels(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
+    if not is_for_kernel(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
         return compute(*inputs, attn_mask)
     out: torch.Tensor = _Attention.apply(*inputs, attn_mask, compute)  # type: ignore[no-untyped-call]  # as in kernels
     return out

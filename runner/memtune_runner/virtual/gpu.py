@@ -179,7 +179,7 @@ class VirtualGpu(TorchDispatchMode):
         try:
             return self._allocator.allocate(size_bytes)
         except AllocatorOutOfMemory as refusal:
-            message = _in_words_of_cuda(refusal, self._budget_bytes)
+            message = _cuda_message(refusal, self._budget_bytes)
         if self.out_of_memory_noticed is not None:
             self.out_of_memory_noticed(size_bytes)
         raise torch.OutOfMemoryError(message)
@@ -196,7 +196,7 @@ def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()  # an opaque oneDNN tensor, a layout that only the CPU has
 
 
-def _in_words_of_cuda(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
+def _cuda_message(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
     """Format the message of CUDACachingAllocator.cpp (pytorch/pytorch), which scripts and tools match."""
     free_bytes = max(budget_bytes - refusal.reserved_bytes, 0)
     cached_bytes = refusal.reserved_bytes - refusal.allocated_bytes

@@ -82,7 +82,7 @@ def report_of(
         phase=None if failure.ending is Ending.SUCCEEDED else phases.current(),
         device=settings.device,
         message=failure.message,
-        warnings=script_warnings.told(),
+        warnings=script_warnings.collected(),
     )
     if watch is None:
         return report
@@ -132,7 +132,7 @@ def _measured(report: Report, watch: Watch) -> Report:
     evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
     measured = replace(
         report,
-        warnings=script_warnings.told(evaluation, watch.untold_saves),
+        warnings=script_warnings.collected(evaluation, watch.untold_saves),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # The watchdog's thread reports a hang; its current device is GPU 0, and querying it might block.

@@ -47,7 +47,7 @@ class HangRule:
         self._limits = limits
         self._last_sign: float | None = None
 
-    def sign_of_life(self, now: float) -> None:
+    def note_progress(self, now: float) -> None:
         """Record that training has begun or a step has ended."""
         self._last_sign = now
 

@@ -123,7 +123,7 @@ class Tally:
         self._is_countable &= now.samples > 0 or not now.count
         self._backward, self._asked = _Passes(), _Passes()
 
-    def stepped_too(self, optimizer: Hashable) -> None:
+    def stepped_on_same_gradients(self, optimizer: Hashable) -> None:
         """This ``optimizer`` has stepped on the gradients of the last step: it takes no turn of its own."""
         if optimizer != self._last:
             self._one_with[optimizer] = self._last

@@ -158,7 +158,7 @@ class Watch:
             self._see_sharding()
         elif phases.current() is Phase.EVALUATION:
             if self.ran_out_in is Phase.EVALUATION:
-                self._went_on()  # with a smaller batch, or the next one
+                self._note_recovery()  # with a smaller batch, or the next one
             self.evaluation_covered |= self.counter.steps > 0
             self._evaluation_peak.forward_ended(self.tally)
 
@@ -305,7 +305,7 @@ class Watch:
     def _training_began(self, module: torch.nn.Module) -> None:
         now = time.monotonic()
         if not self.counter.steps and not self.tally.micro_steps_now:
-            self.hang.sign_of_life(now)
+            self.hang.note_progress(now)
         self.pace.training_began(now)
         self._awaits_gradients = True
         if self._model is None or module is not self._model():
@@ -339,10 +339,10 @@ class Watch:
             self.pace.optimizer_took(ended - self._optimizer_began)
         self._optimizer_began = None
         if not is_new:
-            self.tally.stepped_too(self._number_of(optimizer))
+            self.tally.stepped_on_same_gradients(self._number_of(optimizer))
             return
         now = time.monotonic()
-        self._went_on()
+        self._note_recovery()
         if self._saves_before is None:
             self._saves_before = phases.times_ended(Phase.SAVE)
         self._trains_after_save |= phases.times_ended(Phase.SAVE) > self._saves_before
@@ -353,7 +353,7 @@ class Watch:
             self.when_stepped(self.pace.last_seconds, self.tally.tokens_now)
         self.tally.stepped(_world(), self._number_of(optimizer))
         self._disturbed = False
-        self.hang.sign_of_life(now)
+        self.hang.note_progress(now)
         if self.probe is not None:
             self.probe.stepped(self.counter.steps, self.counter.skipped)
         if self.statistics is not None:
@@ -374,7 +374,7 @@ class Watch:
             self._optimizers[optimizer] = next(self._numbers)
         return self._optimizers[optimizer] if optimizer is not None else None
 
-    def _went_on(self) -> None:
+    def _note_recovery(self) -> None:
         phase = self.ran_out_in
         if phase is None:
             return
@@ -396,8 +396,8 @@ class Watch:
         speed = tokens * probe.world / seconds if seconds else 0.0
         probe.measured(seconds, speed, self.record.memory().peak_device_bytes)
         if probe.pruned is not None and self.rank == 0:
-            told = f"memtune: the probe ends after {self.counter.steps} steps: its plan is {probe.pruned.words}"
-            print(told, file=sys.stderr, flush=True)
+            text = f"memtune: the probe ends after {self.counter.steps} steps: its plan is {probe.pruned.words}"
+            print(text, file=sys.stderr, flush=True)
 
     def _read_now_and_then(self, now: float) -> None:
         if now - self._last_reading < READING_PERIOD_SECONDS:

@@ -107,13 +107,13 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 
 
 def test_an_older_attempt_neither_saves_nor_deletes(tmp_path: Path) -> None:
-    Store(tmp_path, 1).raise_fence()
+    Store(tmp_path, 1).write_fence()
     saved(tmp_path, 1, attempt=1)
-    Store(tmp_path, 2).raise_fence()
+    Store(tmp_path, 2).write_fence()
     with pytest.raises(FencedError, match="attempt 2 has begun"):
         saved(tmp_path, 2, attempt=1)
     with pytest.raises(FencedError, match="attempt 1 must not save"):
-        Store(tmp_path, 1).raise_fence()
+        Store(tmp_path, 1).write_fence()
     assert _newest_step(tmp_path) == 1
 
 
@@ -123,15 +123,15 @@ def _one_file(directory: Path) -> None:
 
 def test_a_job_that_was_made_anew_goes_on_and_the_one_before_is_left_over(tmp_path: Path) -> None:
     for attempt in (1, 2, 3):
-        Store(tmp_path, attempt, job_uid="old").raise_fence()
+        Store(tmp_path, attempt, job_uid="old").write_fence()
     old, new = (Store(tmp_path, attempt, job_uid=uid) for attempt, uid in ((3, "old"), (1, "new")))
     old.save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
-    new.raise_fence()
+    new.write_fence()
     with pytest.raises(FencedError, match="another job has begun"):
         old.save(_one_file, Manifest(2, 16, PLAN, 2, Format.DEEPSPEED))
     new.save(_one_file, Manifest(3, 24, PLAN, 2, Format.DEEPSPEED))
     assert _newest_step(tmp_path) == 3
-    Store(tmp_path, 2, job_uid="new").raise_fence()
+    Store(tmp_path, 2, job_uid="new").write_fence()
     with pytest.raises(FencedError, match="attempt 2 has begun"):
         new.check_fence()
 
@@ -141,7 +141,7 @@ def test_a_fence_that_is_raised_during_a_save_keeps_it_from_completing(tmp_path:
 
     def write(directory: Path) -> None:
         (directory / "weights").write_bytes(b"1")
-        Store(tmp_path, 1).raise_fence()
+        Store(tmp_path, 1).write_fence()
 
     with pytest.raises(FencedError):
         Store(tmp_path, 0).save(write, Manifest(2, 16, PLAN, 2, Format.DEEPSPEED))

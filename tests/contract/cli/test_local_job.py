@@ -17,7 +17,7 @@ from told_job import NAME, ended_well, still_probing, told_job
 from memtune.controller import Observed
 from memtune.wire.report import Ending, Report
 from memtune_cli.commands.run import _Screen
-from memtune_cli.input.local_job import told_here
+from memtune_cli.input.local_job import with_local_path
 from memtune_cli.main import main
 from memtune_operator.backend import Snapshot
 
@@ -203,7 +203,7 @@ def test_who_interrupts_a_training_is_told_what_it_goes_on_from(tmp_path: Path, 
         return await asyncio.wait_for(screen.ended, 10)
 
     assert asyncio.run(interrupt()) == 130
-    assert told_here(job, tmp_path).checkpoint.startswith(f"102,400 samples in {tmp_path}/checkpoints")
+    assert with_local_path(job, tmp_path).checkpoint.startswith(f"102,400 samples in {tmp_path}/checkpoints")
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"checkpoint: 102,400 samples in {tmp_path}/checkpoints, saved by attempt 1, as deepspeed",
         f"logs and state: {tmp_path}; `memtune report --state {tmp_path}` writes its page",

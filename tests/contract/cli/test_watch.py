@@ -55,7 +55,7 @@ def test_a_watch_goes_on_after_every_drop_until_the_job_ends(server: ApiServer, 
     assert said.count("refused: overloaded; trying again") == 1
     assert said.count("the API server answers again") == 1
     assert said.count(f"[Running] {MESSAGE}") == 1
-    assert said.count("research/llama-7b  Succeeded") == 1, "it ends with the whole story"
+    assert said.count("research/llama-7b  Succeeded") == 1, "it ends with the whole view"
 
 
 def test_the_end_of_a_watch_is_the_end_of_the_job(server: ApiServer, flags: Flags, capsys: Captured) -> None:
@@ -172,4 +172,4 @@ def test_on_a_terminal_the_page_is_drawn_anew(server: ApiServer, flags: Flags, m
     drawn = terminal.getvalue().split("\x1b[J")
     assert any("step 17" in page and "55.9/74.5Gi" in page for page in drawn)
     assert "Next" in drawn[-1]
-    assert "Next" not in drawn[-2], "what stays is the story alone"
+    assert "Next" not in drawn[-2], "what stays is the view alone"

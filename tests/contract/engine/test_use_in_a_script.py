@@ -193,7 +193,7 @@ def test_tokens_are_what_a_mean_counts(one: Any, shifts_labels: bool, count: int
 
 
 def test_a_rank_without_rows_gets_one_of_ones() -> None:
-    filler = batch.filler_like({"tokens": torch.zeros(0, 5, dtype=torch.long), "mask": torch.zeros(0, 5)})
+    filler = batch.filler_row({"tokens": torch.zeros(0, 5, dtype=torch.long), "mask": torch.zeros(0, 5)})
     assert torch.equal(filler["tokens"], torch.ones(1, 5, dtype=torch.long))
     assert torch.equal(filler["mask"], torch.ones(1, 5))
 

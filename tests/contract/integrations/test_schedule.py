@@ -300,6 +300,6 @@ def test_what_may_go_on_by_itself_is_not_said_to_repeat_its_rows(
     accelerator.load_state()
     next(iter(loader))
     accelerator.accumulate()
-    assert script_warnings.told().startswith("the script seems to train its resumed epoch from the beg") is is_told
-    assert bool(script_warnings.told()) is is_told
+    assert script_warnings.collected().startswith("the script seems to train its resumed epoch from the beg") is is_told
+    assert bool(script_warnings.collected()) is is_told
     script_warnings.reset()

@@ -140,10 +140,10 @@ def test_the_log_of_a_run_that_nobody_lived_to_record_is_read_to_its_end(tmp_pat
 
 def test_where_nobody_saw_how_a_run_ended_its_report_tells(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, lambda: None)
-    assert not run.take_its_word()
+    assert not run.adopt_report()
     assert run.observe() is None
     (tmp_path / "message").write_text(json.dumps(Report(Ending.TERMINATED, 143, checkpoint_samples=640).to_json()))
-    assert run.take_its_word()
+    assert run.adopt_report()
     seen = run.observe()
     assert seen is not None
     assert isinstance(seen.report, Report)

@@ -17,7 +17,7 @@ from memtune.planning.space import BOTH
 from memtune.plans.plan import Plan
 from memtune_operator.search.sampler import MemTuneSampler
 from memtune_operator.search.search import propose
-from memtune_operator.search.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
+from memtune_operator.search.study import FITS, all_parameters, directions_of, distributions_of, frozen, to_trial
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_the_trials_of_a_study_say_all_that_the_search_knows(model: PlanKnowledg
     study.add_trials([frozen(state.model, parameters, trial) for trial in trials])
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "RUNNING"]
     assert study.trials[2].intermediate_values == {2: 390.0, 3: 410.0}
-    assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == trials
+    assert tuple(to_trial(state.model, parameters, trial) for trial in study.trials) == trials
     assert set(study.trials[1].params) == set(parameters.values_of(plans[1])) <= set(distributions_of(parameters))
     # An out-of-memory never wins, and its excess is recorded.
     assert study.best_trial.user_attrs["plan"] == str(plans[1])
@@ -179,7 +179,7 @@ def test_with_both_objectives_every_sampler_knows_both_values_of_a_trial(model: 
     study = optuna.create_study(directions=directions_of(both))
     study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
     assert [trial.values for trial in study.trials] == [[1000.0, 2.0**30]] * 6 + [[0.0, 0.0]]
-    assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == state.trials
+    assert tuple(to_trial(state.model, parameters, trial) for trial in study.trials) == state.trials
 
 
 def test_a_failed_trial_of_a_job_s_own_study_says_whether_its_plan_is_given_up(model: PlanKnowledge) -> None:

@@ -120,7 +120,7 @@ def main(root: Path, cases: list[list[str]]) -> None:
 
     # Its shared-memory collectives would have to be compiled; gloo's are enough.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    universal.read_by_its_kind(DeepSpeedEngine)
+    universal.detect_universal_checkpoints(DeepSpeedEngine)
     dist.init_process_group("gloo")
     for saved, wanted in cases:
         place = root / saved

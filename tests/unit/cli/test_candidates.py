@@ -6,31 +6,31 @@ from collections import Counter
 
 from told_job import told_job
 
-from memtune_cli.input.job_view import story_of
+from memtune_cli.input.job_view import job_view_of
 from memtune_cli.views.candidates import Group, Reckoned, believed, costs
 
 
 def test_every_plan_of_the_job_is_in_one_group() -> None:
-    story = story_of(told_job())
-    plans = believed(story)
+    view = job_view_of(told_job())
+    plans = believed(view)
     groups = Counter(each.group for each in plans)
     assert sum(groups.values()) == len(plans) == len({each.plan for each in plans})
     assert groups[Group.FITS]
     assert groups[Group.CANNOT_FIT]
     unmeasured = told_job()
     unmeasured["status"]["probes"] = []
-    assert {each.group for each in believed(story_of(unmeasured))} == set(Group)
+    assert {each.group for each in believed(job_view_of(unmeasured))} == set(Group)
     known = {str(each.plan): each for each in plans}
     assert known["bf16-z2-none-mb1x32"].group is Group.FITS
-    assert known["bf16-z2-none-mb1x32"].device_bytes == story.status.probes[0].peak_bytes.device  # type: ignore[union-attr]  # it measured
+    assert known["bf16-z2-none-mb1x32"].device_bytes == view.status.probes[0].peak_bytes.device  # type: ignore[union-attr]  # it measured
     assert known["bf16-z2-none-mb2x16"].group is Group.CANNOT_FIT, "it ran out of memory"
 
 
 def test_a_job_that_describes_no_model_has_no_candidates() -> None:
     job = told_job()
     job["spec"]["model"] = {"factory": "train:build"}
-    assert believed(story_of(job)) == []
-    assert believed(story_of({**job, "spec": 3})) == []
+    assert believed(job_view_of(job)) == []
+    assert believed(job_view_of({**job, "spec": 3})) == []
 
 
 def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
@@ -38,11 +38,11 @@ def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
     job["status"]["probes"] = [
         {**probe, "gpuSeconds": cost} for probe, cost in zip(job["status"]["probes"], (900, 640, 620), strict=True)
     ]
-    story = story_of(job)
-    plans = believed(story)
-    tried = {probe.plan for probe in story.status.probes}
+    view = job_view_of(job)
+    plans = believed(view)
+    tried = {probe.plan for probe in view.status.probes}
     excluded = sum(1 for each in plans if each.group is Group.CANNOT_FIT and str(each.plan) not in tried)
-    made, cannot, others, kept = costs(story, plans)
+    made, cannot, others, kept = costs(view, plans)
     assert made == Reckoned("The probes that were made", 3, 2_160, "measured")
     assert (cannot.runs, cannot.gpu_seconds) == (excluded, excluded * 620)
     assert (others.runs, others.gpu_seconds) == (len(plans) - 3 - excluded, (len(plans) - 3 - excluded) * 620)
@@ -51,5 +51,5 @@ def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
 
 
 def test_without_a_probe_nothing_is_reckoned() -> None:
-    story = story_of(told_job(probes=None, attempts=None, gpuSecondsSpent=0))
-    assert costs(story, believed(story)) == []
+    view = job_view_of(told_job(probes=None, attempts=None, gpuSecondsSpent=0))
+    assert costs(view, believed(view)) == []

@@ -1,4 +1,4 @@
-"""The pages that show a job's story, against golden texts, on screens of all widths, and as HTML.
+"""The pages that show a job's view, against golden texts, on screens of all widths, and as HTML.
 
 After a change that is meant, write the golden files anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/unit/cli``.
 """
@@ -17,7 +17,7 @@ from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_j
 
 from memtune.units import parse_bytes
 from memtune_cli.commands.status import document_of
-from memtune_cli.input.job_view import story_of
+from memtune_cli.input.job_view import job_view_of
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views.candidates import believed, costs
 from memtune_cli.views.job_page import page
@@ -71,39 +71,39 @@ def same_as_golden(name: str, text: str) -> None:
     ],
 )
 def test_the_page_of_status_is_the_golden_one(name: str, job: dict[str, Any]) -> None:
-    same_as_golden(f"status-{name}.txt", "\n".join([*page(PLAIN, story_of(job), NOW_SECONDS), ""]))
+    same_as_golden(f"status-{name}.txt", "\n".join([*page(PLAIN, job_view_of(job), NOW_SECONDS), ""]))
 
 
 @pytest.mark.parametrize(("name", "job"), [("training", told_job()), ("probing", still_probing())])
 def test_the_live_page_is_the_golden_one(name: str, job: dict[str, Any]) -> None:
-    lines = live_page(PLAIN, story_of(job), ranks(), NOW_SECONDS, "no answer from the API server; trying again")
+    lines = live_page(PLAIN, job_view_of(job), ranks(), NOW_SECONDS, "no answer from the API server; trying again")
     same_as_golden(f"live-{name}.txt", "\n".join([*lines, ""]))
 
 
 def test_the_document_of_status_is_the_golden_one() -> None:
-    same_as_golden("status.json", json.dumps(document_of(story_of(told_job())), indent=1) + "\n")
+    same_as_golden("status.json", json.dumps(document_of(job_view_of(told_job())), indent=1) + "\n")
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 @pytest.mark.parametrize("job", [told_job(gpuHourPrice=1.25), still_probing(), ended_well(), two_objectives()])
 def test_pages_fit_the_screen(width: int, job: dict[str, Any]) -> None:
-    screen, story = Screen(width, colours=False, unicode=False), story_of(job)
-    for lines in (page(screen, story, NOW_SECONDS), live_page(screen, story, ranks(), NOW_SECONDS)):
+    screen, view = Screen(width, colours=False, unicode=False), job_view_of(job)
+    for lines in (page(screen, view, NOW_SECONDS), live_page(screen, view, ranks(), NOW_SECONDS)):
         assert [line for line in lines if len(line) > width] == []
 
 
 def test_of_many_ranks_the_fullest_are_shown() -> None:
-    lines = live_page(PLAIN, story_of(told_job()), ranks(128), NOW_SECONDS)
+    lines = live_page(PLAIN, job_view_of(told_job()), ranks(128), NOW_SECONDS)
     shown = [int(match[1]) for line in lines if (match := re.match(r" +(\d+)  [█·]+ ", line))]
     assert shown == list(range(112, 128))
     assert lines[-1] == "  and 112 more, none with a higher peak than 98.1 GiB"
 
 
 def test_a_job_of_nothing_has_pages() -> None:
-    story = story_of({"metadata": {"name": "new", "namespace": "default"}})
-    assert page(PLAIN, story, NOW_SECONDS)[0] == "default/new  Pending"
-    assert live_page(PLAIN, story, None, NOW_SECONDS)
-    assert "MemoryTunedJob · default" in html_page(story, [], [], [], NOW_SECONDS)
+    view = job_view_of({"metadata": {"name": "new", "namespace": "default"}})
+    assert page(PLAIN, view, NOW_SECONDS)[0] == "default/new  Pending"
+    assert live_page(PLAIN, view, None, NOW_SECONDS)
+    assert "MemoryTunedJob · default" in html_page(view, [], [], [], NOW_SECONDS)
 
 
 class Tags(HTMLParser):
@@ -129,15 +129,15 @@ class Tags(HTMLParser):
 
 
 def report(job: dict[str, Any], *series: Series) -> str:
-    story = story_of(job)
-    plans = believed(story)
-    return html_page(story, plans, costs(story, plans), series, NOW_SECONDS)
+    view = job_view_of(job)
+    plans = believed(view)
+    return html_page(view, plans, costs(view, plans), series, NOW_SECONDS)
 
 
 def test_a_plan_of_the_front_without_a_speed_is_not_said_to_have_none() -> None:
     job = two_objectives()
     job["status"]["probes"] = [{**probe, "tokensPerSecond": 0} for probe in job["status"]["probes"]]
-    rows = [line for line in page(PLAIN, story_of(job), NOW_SECONDS) if "not measured" in line]
+    rows = [line for line in page(PLAIN, job_view_of(job), NOW_SECONDS) if "not measured" in line]
     assert len(rows) == 2
 
 
@@ -163,7 +163,7 @@ def test_a_report_says_which_knobs_matter() -> None:
     shares = {knob: (int(memory), int(speed)) for knob, _, memory, speed in rows}
     assert max(shares, key=lambda knob: shares[knob][0]) == rows[0][0] == "micro_batch"
     assert max(shares, key=lambda knob: shares[knob][1]) == "checkpointing"
-    assert "Which knobs matter" not in html_page(story_of(told_job()), [], [], [], NOW_SECONDS)
+    assert "Which knobs matter" not in html_page(job_view_of(told_job()), [], [], [], NOW_SECONDS)
 
 
 def test_a_report_says_what_a_million_tokens_cost_by_each_speed() -> None:
@@ -181,21 +181,21 @@ def test_a_report_says_what_a_million_tokens_cost_by_each_speed() -> None:
 
 
 def test_the_document_of_status_has_the_cost_of_each_run_that_measured_its_speed() -> None:
-    runs = document_of(story_of(told_job(gpuHourPrice=1.25)))["status"]
+    runs = document_of(job_view_of(told_job(gpuHourPrice=1.25)))["status"]
     assert [probe.get("costPerMillionTokens") for probe in runs["probes"]] == [0.0839182, 0.0816705, None]
-    assert "costPerMillionTokens" not in json.dumps(document_of(story_of(told_job())))
+    assert "costPerMillionTokens" not in json.dumps(document_of(job_view_of(told_job())))
 
 
 def test_a_job_that_cannot_be_read_has_no_costs() -> None:
     job = told_job(gpuHourPrice=1.25)
     job["spec"] = {}
-    assert story_of(job).costs == []
+    assert job_view_of(job).costs == []
 
 
 def test_what_comes_next_tells_of_the_slack() -> None:
     job = still_probing()
     job["spec"]["tuning"] |= two_objectives()["spec"]["tuning"]
-    assert "is launched, or a smaller one that is at most 5% slower" in next_step(story_of(job))
+    assert "is launched, or a smaller one that is at most 5% slower" in next_step(job_view_of(job))
 
 
 def test_a_report_stands_alone() -> None:
@@ -228,7 +228,7 @@ def test_each_run_is_drawn_against_what_its_gpu_had() -> None:
     text = report(job)
     assert "GPU 79.2 GiB, then 39.6 GiB" in text
     assert "too tight:" not in text
-    status = "\n".join(page(PLAIN, story_of(job), NOW_SECONDS))
+    status = "\n".join(page(PLAIN, job_view_of(job), NOW_SECONDS))
     assert "measured  ███████████████████████████···········   57.0 GiB +2.2%" in status, "as before it shrank"
 
 

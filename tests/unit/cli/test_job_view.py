@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
-from memtune_cli.input.job_view import Budget, error_ratio, measured_bytes, run_seconds, story_of
+from memtune_cli.input.job_view import Budget, error_ratio, job_view_of, measured_bytes, run_seconds
 from memtune_cli.views.job_page import page
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.report_page import html_page
@@ -23,35 +23,35 @@ def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_story_has_what_the_operator_wrote() -> None:
-    story = story_of(told_job())
-    assert (story.namespace, story.name, story.world, story.is_over) == ("research", "llama-7b", 8, False)
-    assert story.usable_bytes == TOTAL_BYTES
-    assert story.why == WON
-    assert [story.outcome(run) for run in story.runs] == [
+    view = job_view_of(told_job())
+    assert (view.namespace, view.name, view.world, view.is_over) == ("research", "llama-7b", 8, False)
+    assert view.usable_bytes == TOTAL_BYTES
+    assert view.why == WON
+    assert [view.outcome(run) for run in view.runs] == [
         "fits",
         "fits",
         "ran out of GPU memory",
         "ran out of GPU memory",
         "running",
     ]
-    assert [story.is_winner(run) for run in story.status.probes] == [False, True, False]
-    assert story.live_run == story.status.attempts[1]
-    assert story.checkpoint == "102,400 samples in /checkpoints, saved by attempt 1, as deepspeed"
-    assert story.recoveries == "1 of at most 4 after an out-of-memory, 0 of at most 10 after a disruption"
+    assert [view.is_winner(run) for run in view.status.probes] == [False, True, False]
+    assert view.live_run == view.status.attempts[1]
+    assert view.checkpoint == "102,400 samples in /checkpoints, saved by attempt 1, as deepspeed"
+    assert view.recoveries == "1 of at most 4 after an out-of-memory, 0 of at most 10 after a disruption"
 
 
 def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
-    story = story_of(told_job())
-    assert [error_ratio(run) for run in story.status.probes] == [
+    view = job_view_of(told_job())
+    assert [error_ratio(run) for run in view.status.probes] == [
         pytest.approx(57.0 / 55.8 - 1, abs=1e-6),
         pytest.approx(69.4 / 67.9 - 1, abs=1e-6),
         None,
     ]
-    died_early = story_of(changed("probes", 0, verdict="user-error"))
+    died_early = job_view_of(changed("probes", 0, verdict="user-error"))
     assert error_ratio(died_early.status.probes[0]) is None
-    assert measured_bytes(story.status.probes[2]) == story.status.probes[2].demanded_bytes
-    assert run_seconds(story.status.probes[0], NOW_SECONDS) == 90
-    assert run_seconds(story.status.attempts[1], NOW_SECONDS) == 600
+    assert measured_bytes(view.status.probes[2]) == view.status.probes[2].demanded_bytes
+    assert run_seconds(view.status.probes[0], NOW_SECONDS) == 90
+    assert run_seconds(view.status.attempts[1], NOW_SECONDS) == 600
 
 
 @pytest.mark.parametrize(
@@ -69,61 +69,63 @@ def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
     ],
 )  # fmt: skip
 def test_what_became_of_a_probe_is_said_in_a_few_words(fields: dict[str, Any], outcome: str) -> None:
-    story = story_of(changed("probes", 0, **fields))
-    assert story.outcome(story.status.probes[0]) == outcome
+    view = job_view_of(changed("probes", 0, **fields))
+    assert view.outcome(view.status.probes[0]) == outcome
 
 
 def test_a_run_is_judged_by_what_its_gpu_had_not_by_what_is_left_of_it() -> None:
     peaks = {name: int(0.6 * size) for name, size in told_job()["status"]["probes"][0]["peakBytes"].items()}
     shrunk = changed("attempts", 1, peakBytes=peaks, verdict="device-oom", endedAt="2026-03-01T13:59:00Z")
-    story = story_of(shrunk)
-    assert story.usable_bytes == int(0.6 * TOTAL_BYTES), "what the job has to do with now"
-    assert [story.outcome(probe) for probe in story.status.probes[:2]] == ["fits", "fits"]
-    assert story.free_share(story.status.probes[1]) == pytest.approx(1 - 69.4 * GIB / TOTAL_BYTES)
-    assert [story.usable_by(run) for run in story.runs] == [*[TOTAL_BYTES] * 4, int(0.6 * TOTAL_BYTES)]
+    view = job_view_of(shrunk)
+    assert view.usable_bytes == int(0.6 * TOTAL_BYTES), "what the job has to do with now"
+    assert [view.outcome(probe) for probe in view.status.probes[:2]] == ["fits", "fits"]
+    assert view.free_share(view.status.probes[1]) == pytest.approx(1 - 69.4 * GIB / TOTAL_BYTES)
+    assert [view.usable_by(run) for run in view.runs] == [*[TOTAL_BYTES] * 4, int(0.6 * TOTAL_BYTES)]
 
 
 def test_the_bar_of_the_probes_ends_where_the_budget_does() -> None:
     # 4,800 GPU-seconds less 1,440 pay for four more of 720 + 5 x 8, and maxProbes allows one.
-    assert story_of(still_probing()).budget == Budget(2, most=3, allowed=3, spent_seconds=1_440, allowed_seconds=4_800)
+    assert job_view_of(still_probing()).budget == Budget(
+        2, most=3, allowed=3, spent_seconds=1_440, allowed_seconds=4_800
+    )
     roomy = still_probing()
     roomy["spec"]["tuning"]["maxProbes"] = 12
-    assert story_of(roomy).budget == Budget(2, 6, 12, 1_440, 4_800)
-    assert story_of(told_job()).budget == Budget(3, 3, 3, 2_160, 4_800), "once a plan is chosen there are no more"
+    assert job_view_of(roomy).budget == Budget(2, 6, 12, 1_440, 4_800)
+    assert job_view_of(told_job()).budget == Budget(3, 3, 3, 2_160, 4_800), "once a plan is chosen there are no more"
 
 
 def test_only_what_was_measured_counts_as_measured() -> None:
-    story = story_of(told_job())
-    assert [probe.verdict for probe in story.status.probes] == ["succeeded", "succeeded", "device-oom"]
-    assert story.measured_plans == 2
-    assert story_of(changed("probes", 1, verdict="plan-not-applied")).measured_plans == 1
+    view = job_view_of(told_job())
+    assert [probe.verdict for probe in view.status.probes] == ["succeeded", "succeeded", "device-oom"]
+    assert view.measured_plans == 2
+    assert job_view_of(changed("probes", 1, verdict="plan-not-applied")).measured_plans == 1
 
 
 def test_a_probe_of_an_earlier_job_says_so_and_whether_it_is_stale() -> None:
     told = changed("probes", 0, measuredBy="before", torch="2.6.0")
     told["status"]["probes"][1] = {**told["status"]["probes"][1], "torch": "2.9.1"}
-    shown = "\n".join(page(Screen(160, False, False), story_of(told), NOW_SECONDS))
+    shown = "\n".join(page(Screen(160, False, False), job_view_of(told), NOW_SECONDS))
     assert "by job before, stale" in shown
     told["status"]["probes"][0]["torch"] = "2.9.1"
-    shown = "\n".join(page(Screen(160, False, False), story_of(told), NOW_SECONDS))
+    shown = "\n".join(page(Screen(160, False, False), job_view_of(told), NOW_SECONDS))
     assert "by job before" in shown
     assert "stale" not in shown
 
 
 def test_an_out_of_memory_says_in_which_phase() -> None:
-    story = story_of(changed("attempts", 0, phase="backward"))
-    assert story.outcome(story.status.attempts[0]) == "ran out of GPU memory in backward"
+    view = job_view_of(changed("attempts", 0, phase="backward"))
+    assert view.outcome(view.status.attempts[0]) == "ran out of GPU memory in backward"
 
 
 def test_a_training_that_its_script_ended_early_is_told_so() -> None:
-    story = story_of(ended_well(trainedSamples=240_000, ownBatch=64))
-    assert [story.outcome(attempt) for attempt in story.status.attempts][-1] == "ended by its script"
-    assert story.samples == "240,000 of 640,000 when attempt 2 ended"
-    assert story_of(ended_well()).outcome(story.status.attempts[-1]) == "trained to its end"
-    said = "\n".join(page(Screen(140, colours=False, unicode=True), story, 0.0))
+    view = job_view_of(ended_well(trainedSamples=240_000, ownBatch=64))
+    assert [view.outcome(attempt) for attempt in view.status.attempts][-1] == "ended by its script"
+    assert view.samples == "240,000 of 640,000 when attempt 2 ended"
+    assert job_view_of(ended_well()).outcome(view.status.attempts[-1]) == "trained to its end"
+    said = "\n".join(page(Screen(140, colours=False, unicode=True), view, 0.0))
     assert "Samples  240,000 of 640,000 when attempt 2 ended" in said
     assert "Batch  an optimizer step takes training.globalBatchSize, the script's own numbers make it 64" in said
-    html = html_page(story, [], [], [], 0.0)
+    html = html_page(view, [], [], [], 0.0)
     assert "Samples: 240,000 of 640,000 when attempt 2 ended." in html
     assert "numbers make it 64." in html
 
@@ -134,7 +136,7 @@ def test_what_happened_in_one_second_is_told_in_the_order_of_cause_and_effect() 
         each["lastTransitionTime"] = second
     for each in (*job["status"]["probes"], *job["status"]["attempts"]):
         each.update(startedAt=second, endedAt=second)
-    html = html_page(story_of(job), [], [], [], 0.0)
+    html = html_page(job_view_of(job), [], [], [], 0.0)
     told = html[html.index("<ol class=chronicle>") :]
     order = ("is predicted", "probe 1 (", "probe 2 (", " won: ", "attempt 1 trains", "attempt 1 (", "attempt 2 trains")
     places = [told.index(each) for each in (*order, "attempt 2 (")]
@@ -147,51 +149,51 @@ def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:
     job["spec"]["tuning"]["maxProbes"] = 40
     # A step of 256 x 4,096 tokens at 32,799 a second takes 31.97 s; three steps of two of 32 micro-batches, and 35 s
     # around them, on 8 GPUs: 328 GPU-seconds.
-    assert story_of(job).budget == Budget(0, 4_800 // 328, 40, 0, 4_800)
+    assert job_view_of(job).budget == Budget(0, 4_800 // 328, 40, 0, 4_800)
 
 
 @pytest.mark.parametrize(("mode", "plan"), [("PredictOnly", None), ("Fixed", "bf16-z2-none-mb1x32")])
 def test_where_nothing_is_probed_there_is_no_budget(mode: str, plan: str | None) -> None:
     job = told_job(probes=None)
     job["spec"]["tuning"] = {"mode": mode, **({"plan": plan} if plan else {})}
-    assert story_of(job).budget is None
+    assert job_view_of(job).budget is None
 
 
 def test_memory_is_told_in_the_unit_of_its_gpu() -> None:
-    assert story_of(told_job()).amount(512 * 2**20) == "0.5 GiB"
-    small = story_of(told_job(probes=None, attempts=None, prediction=None))
+    assert job_view_of(told_job()).amount(512 * 2**20) == "0.5 GiB"
+    small = job_view_of(told_job(probes=None, attempts=None, prediction=None))
     assert (small.usable_bytes, small.amount(166 * 2**20)) == (0, "166 MiB")
 
 
 def test_each_phase_says_what_happens_next() -> None:
-    said = next_step(story_of(told_job()))
+    said = next_step(job_view_of(told_job()))
     assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")
-    assert next_step(story_of(still_probing())) == (
+    assert next_step(job_view_of(still_probing())) == (
         "the running probe ends; then the fastest measured plan that leaves 6% free is launched"
     )
     between = still_probing()
     between["status"]["probes"].pop()
-    assert next_step(story_of(between)).startswith("up to 1 more probe; then the fastest measured plan")
-    assert "retry.maxOomRetries is spent" in next_step(story_of(told_job(oomRetries=4)))
-    assert next_step(story_of(ended_well())) == "nothing: the job is over"
-    assert "`memtune logs llama-7b`" in next_step(story_of(told_job(phase="Failed")))
+    assert next_step(job_view_of(between)).startswith("up to 1 more probe; then the fastest measured plan")
+    assert "retry.maxOomRetries is spent" in next_step(job_view_of(told_job(oomRetries=4)))
+    assert next_step(job_view_of(ended_well())) == "nothing: the job is over"
+    assert "`memtune logs llama-7b`" in next_step(job_view_of(told_job(phase="Failed")))
     for phase in ("Pending", "Predicting", "Launching", "Recovering", "Suspended"):
-        assert next_step(story_of(told_job(phase=phase)))
+        assert next_step(job_view_of(told_job(phase=phase)))
 
 
 def test_without_a_checkpoint_an_out_of_memory_is_the_end() -> None:
     job = told_job()
     del job["spec"]["checkpoint"]
-    assert "there is no spec.checkpoint" in next_step(story_of(job))
+    assert "there is no spec.checkpoint" in next_step(job_view_of(job))
 
 
 def test_where_no_report_told_of_a_checkpoint_none_is_claimed() -> None:
     fresh = told_job(attempts=told_job()["status"]["attempts"][1:])
-    assert story_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
-    assert story_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
-    assert story_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
+    assert job_view_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
+    assert job_view_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
+    assert job_view_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
     stopped = {**told_job()["status"]["attempts"][1], "endedAt": "2026-03-01T13:59:00Z", "resume": "no"}
-    assert story_of(told_job(attempts=[stopped])).checkpoint == "in /checkpoints; no report told of one"
+    assert job_view_of(told_job(attempts=[stopped])).checkpoint == "in /checkpoints; no report told of one"
 
 
 def test_what_holds_the_job_back_comes_first() -> None:
@@ -202,12 +204,12 @@ def test_what_holds_the_job_back_comes_first() -> None:
         "reason": "Unschedulable",
         "message": "0/3 nodes are available",
     }
-    assert "0/3 nodes are available" in next_step(story_of(told_job(conditions=[stalled])))
-    assert "0/3" not in next_step(story_of(told_job(conditions=[stalled], phase="Succeeded")))
+    assert "0/3 nodes are available" in next_step(job_view_of(told_job(conditions=[stalled])))
+    assert "0/3" not in next_step(job_view_of(told_job(conditions=[stalled], phase="Succeeded")))
 
 
 def test_news_are_told_once() -> None:
-    before, after = story_of(still_probing()), story_of(told_job())
+    before, after = job_view_of(still_probing()), job_view_of(told_job())
     assert saying(None, after) == [f"[Running] {MESSAGE}"]
     assert news(after, after) == []
     assert news(before, after) == [
@@ -217,27 +219,27 @@ def test_news_are_told_once() -> None:
         f"[Running] {MESSAGE}",
     ]
     died = f"attempt 1 (bf16-z1-none-mb1x32) ran out of GPU memory: {OUT_OF_MEMORY}"
-    recovering = story_of(told_job(phase="Recovering", message=f"{died}; the next attempt follows after a pause"))
+    recovering = job_view_of(told_job(phase="Recovering", message=f"{died}; the next attempt follows after a pause"))
     assert died not in news(before, recovering), "what the message says is not said twice"
     assert saying(before, recovering, [died]) == ["[Recovering] the next attempt follows after a pause"]
     assert saying(before, after, [died, MESSAGE]) == ["[Running]"]
-    failed = story_of(told_job(phase="Failed", message=f"{died}. No probe is left: all were tried"))
+    failed = job_view_of(told_job(phase="Failed", message=f"{died}. No probe is left: all were tried"))
     assert without_shown(f"{died}; its last lines: KeyError", [died]) == "its last lines: KeyError"
     assert without_shown(f"{died}, and more", [died]) == f"{died}, and more"
     assert saying(before, failed, [died]) == ["[Failed] No probe is left: all were tried"]
-    assert saying(story_of(told_job(message="it was")), after, [MESSAGE]) == []
+    assert saying(job_view_of(told_job(message="it was")), after, [MESSAGE]) == []
 
 
 @pytest.mark.parametrize("status", [None, [], "odd", {"phase": 3}, {"probes": [{"name": 1}, 2]}, {"plan": "x"}])
 def test_a_status_of_anything_is_a_story(status: Any) -> None:
-    story = story_of({**told_job(), "status": status})
-    assert story.status.phase == "Pending"
-    assert next_step(story)
+    view = job_view_of({**told_job(), "status": status})
+    assert view.status.phase == "Pending"
+    assert next_step(view)
 
 
 def test_a_spec_that_cannot_be_read_leaves_the_status() -> None:
-    story = story_of({**told_job(), "spec": {"training": 3}})
-    assert story.job is None
-    assert (story.name, story.status.phase, len(story.status.attempts)) == ("llama-7b", "Running", 2)
-    assert (story.budget, story.checkpoint) == (None, "")
-    assert next_step(story)
+    view = job_view_of({**told_job(), "spec": {"training": 3}})
+    assert view.job is None
+    assert (view.name, view.status.phase, len(view.status.attempts)) == ("llama-7b", "Running", 2)
+    assert (view.budget, view.checkpoint) == (None, "")
+    assert next_step(view)

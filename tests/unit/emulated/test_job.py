@@ -40,7 +40,7 @@ def job(**resources: Any) -> Job:
     return make_job(resources={**emulated, **resources})
 
 
-def story_of(cluster: Any) -> JobView:
+def job_view_of(cluster: Any) -> JobView:
     from memtune.controller.records import read_status, restore
 
     return JobView("tiny", "default", restore(cluster.job, read_status(cluster.status)), cluster.job)
@@ -66,7 +66,7 @@ def test_every_record_and_every_sentence_says_that_it_is_emulated() -> None:
     assert any("probe 1 emulates " in event for event in cluster.events)
     assert any("emulated probe 1 " in event and "succeeded: emulated " in event for event in cluster.events)
     assert not any("measures" in event or "trains" in event for event in cluster.events)
-    running = story_of(cluster)
+    running = job_view_of(cluster)
     assert next_step(running).startswith("it runs to its end, emulated")
     die(cluster, Ending.DEVICE_OOM, 85, device=Device.EMULATED, phase=Phase.FORWARD)
     assert any("emulated attempt 1 " in event and "ran out of GPU memory" in event for event in cluster.events)
@@ -76,13 +76,13 @@ def test_every_record_and_every_sentence_says_that_it_is_emulated() -> None:
     cluster.finish(last(cluster)["name"], device=Device.EMULATED)
     cluster.reconcile()
     assert "run to its end on an emulated GPU, no model was trained" in cluster.status["message"]
-    story = story_of(cluster)
-    shown = "\n".join(page(Screen(100, colours=False, unicode=True), story, cluster.now))
+    view = job_view_of(cluster)
+    shown = "\n".join(page(Screen(100, colours=False, unicode=True), view, cluster.now))
     assert "emulated h100-80gb of " in shown
     assert "emulated  █" in shown
     assert "measured  █" not in shown
     assert "ran to its end, emulated" in shown
-    assert "Run on an emulated GPU" in html_page(story, [], [], [], cluster.now)
+    assert "Run on an emulated GPU" in html_page(view, [], [], [], cluster.now)
 
 
 def test_the_process_is_told_which_gpu_of_which_size() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from memtune.controller import Node
 from memtune.units import GIB, MIB
-from memtune_operator.kubernetes.nodes import candidates, lost, seconds_of, sound_nodes
+from memtune_operator.kubernetes.nodes import candidates, healthy_nodes, lost, seconds_of
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -124,7 +124,7 @@ def test_a_node_is_sound_while_it_is_ready_and_in_service() -> None:
     troubled = [{"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:59:59Z"}]
     away = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
     nodes = [node("a"), node("b", conditions=troubled), node("c", taints=[away])]
-    assert sound_nodes(nodes) == {"a"}
+    assert healthy_nodes(nodes) == {"a"}
 
 
 def test_a_node_that_never_said_since_when_it_is_not_ready_is_neither_lost_nor_sound() -> None:
@@ -133,4 +133,4 @@ def test_a_node_that_never_said_since_when_it_is_not_ready_is_neither_lost_nor_s
         {"type": "Ready", "status": "Unknown", "lastTransitionTime": None},
     ):
         assert lost([node(conditions=[condition])], NOW, 180) == frozenset()
-        assert sound_nodes([node(conditions=[condition])]) == frozenset()
+        assert healthy_nodes([node(conditions=[condition])]) == frozenset()

@@ -33,7 +33,7 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
         monkeypatch.setattr(saving, "read_settings", lambda _: settings)
         progress.begin(lambda: trained)
         saving.checkpoint_saved(tmp_path / str(samples), samples=samples)
-        return script_warnings.told()
+        return script_warnings.collected()
 
     script_warnings.reset()
     yield called

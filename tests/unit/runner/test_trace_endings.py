@@ -45,15 +45,15 @@ def test_an_end_without_a_word_is_told_by_its_code(code: int, words: str) -> Non
 
 
 def test_of_an_exception_that_nobody_expected_the_first_line_is_told() -> None:
-    told = endings.unforeseen(ValueError("x" * 600 + "\nmore"), "there")
+    told = endings.unexpected(ValueError("x" * 600 + "\nmore"), "there")
     assert told == f"tracing stopped there: ValueError: {'x' * 500}"
 
 
 def test_the_board_keeps_what_was_written_last_and_cuts_what_is_too_long() -> None:
     board = Board()
     assert (board.place, board.outcome) == ("", "")
-    board.stand_at("in a place with a long name")
-    board.stand_at("elsewhere \ud800")
+    board.set_place("in a place with a long name")
+    board.set_place("elsewhere \ud800")
     board.conclude("é" * 10_000)
     assert board.place == "elsewhere ?"
     assert 1000 < len(board.outcome) < 5000

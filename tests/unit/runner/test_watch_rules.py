@@ -119,7 +119,7 @@ def test_optimizers_that_ever_step_on_the_same_gradients_do_not_take_turns() -> 
         tally.backward_began()
         tally.stepped(1, "second" if step % 3 == 2 else "main")
         if step % 3 == 2:
-            tally.stepped_too("main")
+            tally.stepped_on_same_gradients("main")
     assert (tally.takes_turns, tally.trained_samples) == (False, 48)
 
 
@@ -190,7 +190,7 @@ def test_ten_steps_and_at_least_a_minute_of_silence_are_a_hang(
     usual_seconds: float | None, limit_seconds: float
 ) -> None:
     rule = HangRule(HangLimits())
-    rule.sign_of_life(100.0)
+    rule.note_progress(100.0)
     assert rule.silence(100.0 + limit_seconds, Phase.BACKWARD, usual_seconds) is None
     assert rule.silence(101.0 + limit_seconds, Phase.BACKWARD, usual_seconds) == limit_seconds + 1
 
@@ -202,7 +202,7 @@ def test_nothing_hangs_before_the_first_batch() -> None:
 @pytest.mark.parametrize("phase", [Phase.EVALUATION, Phase.SAVE])
 def test_evaluating_and_saving_are_no_hang_and_silence_counts_from_their_end(phase: Phase) -> None:
     rule = HangRule(HangLimits())
-    rule.sign_of_life(0.0)
+    rule.note_progress(0.0)
     assert rule.silence(10_000.0, phase, 1.0) is None
     assert rule.silence(10_060.0, Phase.FORWARD, 1.0) is None
     assert rule.silence(10_061.0, Phase.FORWARD, 1.0) == 61.0
@@ -210,7 +210,7 @@ def test_evaluating_and_saving_are_no_hang_and_silence_counts_from_their_end(pha
 
 def test_a_rank_that_waits_for_one_that_evaluates_or_saves_does_not_hang() -> None:
     rule = HangRule(HangLimits())
-    rule.sign_of_life(0.0)
+    rule.note_progress(0.0)
     assert rule.silence(10_000.0, Phase.BACKWARD, 1.0, others_are_patient=True) is None
     assert rule.silence(10_060.0, Phase.BACKWARD, 1.0) is None
     assert rule.silence(10_061.0, Phase.BACKWARD, 1.0) == 61.0
@@ -332,7 +332,7 @@ def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> Non
 
 def test_a_script_that_has_left_its_loop_has_longer() -> None:
     rule = HangRule(HangLimits())
-    rule.sign_of_life(100.0)
+    rule.note_progress(100.0)
     assert rule.silence(1_900.0, Phase.OPTIMIZER_STEP, 1.0, loop_is_left=lambda: True) is None
     assert rule.silence(1_901.0, Phase.OPTIMIZER_STEP, 1.0, loop_is_left=lambda: True) == 1_801.0
     assert rule.silence(161.0, Phase.OPTIMIZER_STEP, 1.0, loop_is_left=lambda: False) == 61.0

@@ -20,7 +20,7 @@ _SOMEBODY = -1  # in place of a weight: a module without weights, or with small 
 
 
 @dataclass
-class _Arriving:
+class _GatheredWeights:
     """Weights gathered together into one tensor, which stays until each weight was copied and used."""
 
     flat: int
@@ -43,7 +43,7 @@ class Gathering:
         self._before: list[int] = []  # the number of elements needed before each
         self._places: dict[int, list[int]] = defaultdict(list)  # of each weight in the order
         self._whole: dict[int, int] = {}  # by weight: the tensor
-        self._arriving: dict[int, _Arriving] = {}
+        self._arriving: dict[int, _GatheredWeights] = {}
         self._holders: dict[int, set[int]] = defaultdict(set)  # running modules, by the weight that each needs
         self._recomputed: dict[int, set[int]] = {}  # by running module: frozen weights that it gathered again
         self._step = self._next = self._live = 0
@@ -132,7 +132,7 @@ class Gathering:
 
     def _gather(self, weights: list[int]) -> None:
         self._live += sum(self._parameters[each].elements for each in weights)
-        arriving = _Arriving(self._hold(weights), set(weights))
+        arriving = _GatheredWeights(self._hold(weights), set(weights))
         self._arriving.update(dict.fromkeys(weights, arriving))
         if len(weights) == 1:  # a single weight is gathered in place
             self._whole[weights[0]], arriving.flat, arriving.is_split = arriving.flat, NOTHING, True

@@ -50,7 +50,7 @@ class Timeline:
         """The index of the largest total."""
         return max(range(len(self.points)), key=lambda point: sum(self.points[point]))
 
-    def thinned(self, count: int) -> list[int]:
+    def downsampled(self, count: int) -> list[int]:
         """At most ``count`` points, evenly spread: the largest total of each stretch."""
         step = max(1, -(-len(self.points) // count))
         stretches = (range(start, min(start + step, len(self.points))) for start in range(0, len(self.points), step))
