@@ -22,12 +22,12 @@ def _used(which: str, of_peak: str = "") -> str:
 FLEET = Page(
     name="fleet",
     title="MemTune / Fleet",
-    description="All jobs: where the GPU memory goes, what finding plans costs and what recovery saves.",
+    description="All jobs: use of GPU memory, cost of probes, and training time saved by recovery.",
     variables=(_NAMESPACES,),
     panels=(
         Panel(
             "GPU-seconds of probes",
-            "What the probes of the jobs that are there have cost, since the operator started.",
+            "GPU-seconds that probes of existing jobs used since the operator started.",
             "s",
             ((f"sum(memtune_probe_gpu_seconds_total{_OF_NAMESPACE}) or vector(0)", "probes"),),
             kind="stat",
@@ -35,8 +35,7 @@ FLEET = Page(
         ),
         Panel(
             "GPU-seconds of continued attempts",
-            "GPU time, in the range shown, of attempts that began from a checkpoint: training that would otherwise "
-            "have ended.",
+            "GPU-seconds in the selected range of attempts that resumed from a checkpoint.",
             "s",
             (
                 (
@@ -50,7 +49,7 @@ FLEET = Page(
         ),
         Panel(
             "Recoveries",
-            "Relaunches after an out-of-memory, of the jobs that are there.",
+            "Relaunches of existing jobs after an out-of-memory.",
             "short",
             ((f"sum(mtj:memtune_job_oom_retries:max{_OF_NAMESPACE}) or vector(0)", "recoveries"),),
             kind="stat",
@@ -59,25 +58,25 @@ FLEET = Page(
         ),
         Panel(
             "Jobs by phase",
-            "Jobs of all namespaces that the operator watches.",
+            "Jobs in all namespaces that the operator watches, by phase.",
             "short",
             (("sum by (phase) (memtune_jobs)", "{{phase}}"),),
             is_stacked=True,
         ),
         Panel(
-            "HBM of all GPUs that train",
-            "What the GPUs of all train runs have, what is taken from the driver, and what was in use at the peaks.",
+            "HBM of all training GPUs",
+            "Capacity of the GPUs of all train runs, memory allocated from the driver, and memory in use at the peak.",
             "bytes",
             (
                 (f"sum(memtune_hbm_total_bytes{_OF_NAMESPACE})", "capacity"),
-                (f"sum({_used(_OF_NAMESPACE)})", "taken"),
+                (f"sum({_used(_OF_NAMESPACE)})", "allocated from the driver"),
                 (f"sum(memtune_hbm_peak_active_bytes{_OF_NAMESPACE})", "in use at the peak"),
             ),
             dashed=("capacity",),
         ),
         Panel(
             "Wasted HBM",
-            "What the allocators held beyond what was in use when most was in use: the price of fragmentation.",
+            "Memory that the allocators reserved beyond their peak use: the cost of fragmentation.",
             "bytes",
             (
                 (
@@ -89,7 +88,7 @@ FLEET = Page(
         ),
         Panel(
             "Fullest GPU of each job",
-            "Share of its memory that is taken. A plan is launched if it was measured to leave its headroom, often 6%.",
+            "Used share of its memory. A plan is launched only if a probe left the headroom free (6% by default).",
             "percentunit",
             (
                 (
@@ -105,7 +104,7 @@ FLEET = Page(
 JOB = Page(
     name="job",
     title="MemTune / Job",
-    description="One job: its memory against the prediction, its speed, and every rank of its runs.",
+    description="One job: measured and predicted memory, speed, and the ranks of its runs.",
     variables=(
         _NAMESPACES,
         ("job", 'label_values(memtune_job_oom_retries{mtj_namespace=~"$namespace"}, mtj)'),
@@ -126,7 +125,7 @@ JOB = Page(
         ),
         Panel(
             "Probe budget used",
-            "Share of its GPU-seconds that the job's probes took.",
+            "Share of tuning.maxGpuSeconds that the job's probes used.",
             "percentunit",
             ((f"max(mtj:memtune_probe_budget_used_ratio:max{_OF_JOB})", "used"),),
             kind="stat",
@@ -134,9 +133,9 @@ JOB = Page(
         ),
         Panel(
             "HBM of the fullest rank against the prediction",
-            "Peaks of the steps of the last one to two minutes: in tensors, taken by the allocator, taken on the whole "
-            "device; the device memory that was predicted for the plan in force, and what the GPU has. Marks are the "
-            "beginnings of attempts.",
+            "Peaks of the steps in the last 1 to 2 minutes: allocated to tensors, reserved by the allocator, and in "
+            "use on the device, with the predicted device memory of the current plan and the capacity of the GPU. "
+            "Annotations mark the start of an attempt.",
             "bytes",
             (
                 (f"max(memtune_hbm_peak_allocated_bytes{_OF_RUN})", "peak allocated"),
@@ -150,21 +149,21 @@ JOB = Page(
         ),
         Panel(
             "Predicted HBM by component",
-            "The components that the prediction of the plan in force is made of, at the peak.",
+            "Components of the current plan's predicted peak.",
             "bytes",
             ((f'max by (component) (memtune_predicted_bytes{_OF_JOB[:-1]}, component!="device"}})', "{{component}}"),),
             is_stacked=True,
         ),
         Panel(
-            "Measured HBM of the newest run that reported",
-            "Peaks over all ranks: in tensors, in blocks in use, taken by the allocator, taken on the whole device.",
+            "Measured HBM of the latest run with a report",
+            "Peaks over all ranks: allocated to tensors, active, reserved by the allocator, and in use on the device.",
             "bytes",
             ((f"max by (component) (memtune_measured_bytes{_OF_JOB})", "{{component}}"),),
         ),
         Panel(
             "Fragmentation",
-            "1 less peak active over peak reserved memory, and split pieces over reserved memory; the worst rank of "
-            "each run. What an ordinary cache holds does not count.",
+            "1 - peak active / peak reserved memory, and inactive split blocks / reserved memory, of each run's worst "
+            "rank. Cached memory that can be reused is not counted.",
             "percentunit",
             (
                 (f"run:memtune_hbm_peak_fragmentation_ratio:max{_OF_RUN}", "peaks {{run}}"),
@@ -174,8 +173,8 @@ JOB = Page(
         ),
         Panel(
             "Peak of every rank",
-            "Share of the GPU that was reserved at the peak of the newest steps, one row for each rank. Ranks should "
-            "look alike; one that does not is what the job dies of.",
+            "Share of the GPU reserved at the peak of the latest steps, by rank. A rank that is much fuller than the "
+            "others is the first to run out of memory.",
             "percentunit",
             (
                 (
@@ -189,25 +188,25 @@ JOB = Page(
         ),
         Panel(
             "Step time",
-            "Mean seconds of an optimizer step in five minutes, of the slowest rank.",
+            "Mean duration of an optimizer step over 5 minutes, on the slowest rank.",
             "s",
             ((f"run:memtune_step_seconds:mean5m{_OF_RUN}", "{{run}}"),),
         ),
         Panel(
             "Tokens per second",
-            "Tokens over all ranks, mean of the steps of five minutes.",
+            "Tokens per second over all ranks, averaged over 5 minutes.",
             "short",
             ((f"run:memtune_tokens_per_second:mean5m{_OF_RUN}", "{{run}}"),),
         ),
         Panel(
-            "Memory left at the end of a step",
-            "Should be flat. A line that climbs for half an hour is a leak.",
+            "Memory allocated at the end of a step",
+            "Should stay constant. Growth over half an hour indicates a leak.",
             "bytes",
             ((f"max by (run) (memtune_hbm_step_end_allocated_bytes{_OF_RUN})", "{{run}}"),),
         ),
         Panel(
             "Allocator retries",
-            "Times in ten minutes that the allocator had to give back its cache before an allocation succeeded.",
+            "Allocations in the last 10 minutes that succeeded only after the allocator freed its cache.",
             "short",
             ((f"sum by (run) (increase(memtune_allocator_retries_total{_OF_RUN}[10m]))", "{{run}}"),),
             thresholds=((0.0, GREEN), (1.0, RED)),
@@ -218,12 +217,12 @@ JOB = Page(
 OPERATOR = Page(
     name="operator",
     title="MemTune / Operator",
-    description="The operator itself: is it quick, does it fail, does it keep up, how good are its predictions.",
+    description="The operator: reconcile latency and errors, queue, API requests, and prediction error.",
     variables=(),
     panels=(
         Panel(
             "Reconcile latency",
-            "Time of one look at a job: half of them, and 99 of 100, are at least as quick.",
+            "Duration of a reconciliation: median and 99th percentile.",
             "s",
             tuple(
                 (
@@ -235,31 +234,31 @@ OPERATOR = Page(
             thresholds=((0.0, GREEN), (1.0, YELLOW), (10.0, RED)),
         ),
         Panel(
-            "Looks at jobs",
-            "Looks that came to their end, and looks that were broken off, each second.",
+            "Reconciliations",
+            "Completed and failed reconciliations per second.",
             "ops",
             (
-                ("sum(rate(memtune_reconcile_seconds_count[5m]))", "finished"),
-                ("sum(rate(memtune_reconcile_errors_total[5m])) or vector(0)", "broken off"),
+                ("sum(rate(memtune_reconcile_seconds_count[5m]))", "completed"),
+                ("sum(rate(memtune_reconcile_errors_total[5m])) or vector(0)", "failed"),
             ),
         ),
         Panel(
             "Queue",
-            "Jobs that wait to be looked at. Should fall to none again and again.",
+            "Jobs waiting to be reconciled. Should return to 0 regularly.",
             "short",
             (("sum(memtune_wakeups_pending)", "jobs"),),
             thresholds=((0.0, GREEN), (10.0, YELLOW), (100.0, RED)),
         ),
         Panel(
             "API calls",
-            "Requests to the API server each second; code 0 had no answer.",
+            "Requests to the API server per second, by verb and status code. Code 0: no response.",
             "reqps",
             (("sum by (verb, code) (rate(memtune_api_requests_total[5m]))", "{{verb}} {{code}}"),),
             is_stacked=True,
         ),
         Panel(
             "Probes by outcome",
-            "Probe runs that ended, of the jobs that are there, since the operator started.",
+            "Finished probe runs of existing jobs since the operator started.",
             "short",
             (
                 (
@@ -272,8 +271,7 @@ OPERATOR = Page(
         ),
         Panel(
             "Prediction error",
-            "Measured runs by how far the device memory that they took was from what was predicted for them. Counted "
-            "since the operator started.",
+            "Measured runs since the operator started, by the difference between measured and predicted device memory.",
             "short",
             (
                 (
