@@ -143,7 +143,7 @@ demo-clean: ## end what `make demo` left running
 
 .PHONY: screenshots
 screenshots: env ## take the pictures of the dashboards anew, from a real job
-	MEMTUNE_SCREENSHOTS=docs/images $(python) -m pytest tests/cluster/test_dashboards.py
+	MEMTUNE_SCREENSHOTS=docs/images $(python) -m pytest tests/cluster/chart/test_dashboards.py
 
 .PHONY: test-cluster
 test-cluster: env ## the tests on a real cluster, started for them if none is up; skipped where none can run

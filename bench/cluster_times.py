@@ -26,7 +26,7 @@ from dev.cluster.versions import KUBERNETES  # noqa: E402
 from memtune.units import counted  # noqa: E402
 
 DEVCLUSTER = (sys.executable, "-m", "dev.cluster")
-SMOKE_TESTS = (sys.executable, "-m", "pytest", "-q", "tests/cluster/test_smoke.py")
+SMOKE_TESTS = (sys.executable, "-m", "pytest", "-q", "tests/cluster/bare_cluster/test_smoke.py")
 
 
 class Row(NamedTuple):

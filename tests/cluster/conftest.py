@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from failure_reports import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from helm_release import Release
 from kubernetes import client, config
 from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
-from stories import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from traces import Traces
 
 from dev.cluster import binaries
@@ -33,8 +33,6 @@ from dev.cluster.state import current_nodes
 from dev.cluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
-# The tests of devcluster itself: of its parts, its builds, and what it does to the machine.
-_OF_DEVCLUSTER = {"test_builds.py", "test_devcluster.py", "test_monitoring.py", "test_repair.py", "test_traces.py"}
 # Whether the cluster is not this run's.
 _WAS_UP = pytest.StashKey[bool]()
 
@@ -55,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if FOREIGN:
         foreign = pytest.mark.skip(reason="MEMTUNE_KUBECONFIG names a cluster that devcluster did not make")
         for item in items:
-            if item.path.name in _OF_DEVCLUSTER:
+            if item.path.parent.name == "devcluster":
                 item.add_marker(foreign)
     items.sort(key=lambda item: item.get_closest_marker("replaces_the_cluster") is not None)
 

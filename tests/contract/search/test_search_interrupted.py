@@ -1,7 +1,6 @@
 """Whatever the sampler is: an operator that is killed at every write ends with the same story as one that is not.
 
-tests/cluster/test_interruptions.py does it to a real operator on a real cluster, with the sampler that jobs have by
-default.
+tests/cluster/operator/test_interruptions.py does it to a real operator on a real cluster, with the default sampler.
 """
 
 from __future__ import annotations
