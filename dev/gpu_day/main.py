@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return prepare.prepare(options.python or PYTHONS, options.gpu, options.model)
     if options.what == "collect":
         return collect.collect(options.folder, options.into, options.model)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the part that runs is ended with it
     return run(options.what, options.results, options.seconds, options.rehearsal)
 
 

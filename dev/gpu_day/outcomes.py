@@ -20,6 +20,7 @@ from dev.gpu_day.places import ROOT
 
 # A part with less time left is not started. The benchmark stops this long before its time limit.
 _LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0
+_MARK = "GPU_DAY_RESULTS"  # marks each process that a part starts, by its environment
 WELL, _NO_TEST = "ended well", "ran no test"
 _NO_GPU = "failed with 2"  # only machine.py
 _NOTHING_COLLECTED = 5  # pytest's exit code
@@ -47,12 +48,14 @@ class Run:
 
     def __init__(self, name: str, results: Path, environment: Mapping[str, str], is_rehearsal: bool) -> None:
         self.outcomes: list[dict[str, Any]] = []
-        self._name, self._results, self._environment = name, results, environment
+        self._name, self._results = name, results
+        self._environment = {**environment, _MARK: str(results)}
         self._is_rehearsal = is_rehearsal
         self._earlier: list[dict[str, Any]] = []
 
     def begin(self, machine: Part, limit: float) -> bool:
         """Query the machine; print a message and return False if it has no GPU. A timeout is not an error."""
+        _end_processes(self._environment)  # of a command that was killed: they would count as measured memory
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
             found = self._outcome(machine, log, limit)
@@ -137,7 +140,7 @@ class Run:
 
 
 def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limit: float) -> int | None:
-    """Run a process; return its exit code, or None if it and its children were killed after the limit.
+    """Run a process; return its exit code, or None if it was ended at the limit. No process that it started is left.
 
     It is interrupted first, so that pytest can print its summary.
     """
@@ -153,9 +156,19 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
             process.wait(grace)
         return None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end_processes(environment)
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver does not end
+            process.wait(grace)
+
+
+def _end_processes(environment: Mapping[str, str]) -> None:
+    """Kill all processes with this mark. `memtune run` and its launcher put theirs into sessions of their own."""
+    mark = f"{_MARK}={environment[_MARK]}".encode()
+    for _ in range(3):  # a process may have started another meanwhile
+        for each in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is not ours
+                if mark in (each / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(each.name), signal.SIGKILL)
 
 
 def _tests(lines: Sequence[str]) -> dict[str, Any]:

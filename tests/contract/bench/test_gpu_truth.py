@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 import fake_ranks
 import gpu_measure
+import gpu_table
 import gpu_truth
 import pytest
 import torch
@@ -150,6 +151,19 @@ def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_
     assert Results(tmp_path).machines == [MACHINE, later]
     with pytest.raises(ValueError, match="and this is NVIDIA H200: name another folder"):
         Results(tmp_path).begin(MACHINE._replace(product="NVIDIA H200"))
+
+
+@pytest.mark.parametrize(
+    ("does", "version"), [("echo 580.1", "580.1"), ("exec sleep 60", "unknown"), ("exit 9", "unknown")]
+)
+def test_an_nvidia_smi_that_fails_or_hangs_costs_no_measurement(
+    does: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{does}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu_table, "_SMI_SECONDS", 1.0)
+    assert gpu_table._driver() == version
 
 
 def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
