@@ -54,7 +54,7 @@ class Run:
         self._earlier: list[dict[str, Any]] = []
 
     def begin(self, machine: Part, limit: float) -> bool:
-        """Query the machine; print a message and return False if it has no GPU. A timeout is not an error."""
+        """Query the machine; return False if it has no GPU. A timeout is not an error."""
         _end_processes(self._environment)  # of a command that was killed: they would count as measured memory
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
@@ -65,10 +65,7 @@ class Run:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(text)
         self._keep(found)
-        if found["outcome"] != _NO_GPU:
-            return True
-        print(f"gpu-day: {text.strip().splitlines()[-1]}", file=sys.stderr)
-        return False
+        return found["outcome"] != _NO_GPU
 
     def add(self, part: Part, left: float, limit: float) -> None:
         """Run one part, if there is time left for it."""
@@ -106,7 +103,8 @@ class Run:
         new = self._file.with_suffix(".new")
         new.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
         new.replace(self._file)
-        print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}", flush=True)
+        reason = f": {outcome['last_line']}" if outcome.get("last_line") else ""
+        print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}", flush=True)
 
     def _stand_apart(self, machine: Mapping[str, Any]) -> None:
         """Keep results of another GPU unchanged: this one's go to a subdirectory."""
@@ -136,7 +134,8 @@ class Run:
         if tests and not tests["passed"] and code in (0, _NOTHING_COLLECTED):
             outcome = _NO_TEST
         told = _told(lines) if part.tells else None
-        return {"name": part.name, "outcome": outcome, "seconds": seconds, "told": told, **tests}
+        last = {} if outcome == WELL else {"last_line": next(filter(str.strip, reversed(lines)), "").strip()[:300]}
+        return {"name": part.name, "outcome": outcome, "seconds": seconds, "told": told, **tests, **last}
 
 
 def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limit: float) -> int | None:

@@ -20,7 +20,7 @@ from dev.gpu_day import collect, commands, prepare
 from dev.gpu_day.commands import run
 from dev.gpu_day.main import main
 from dev.gpu_day.outcomes import Part
-from dev.gpu_day.places import MEASURED, ROOT
+from dev.gpu_day.places import MEASURED, ROOT, variables
 from dev.gpu_day.wheels import Wheel, unpack
 
 
@@ -47,10 +47,10 @@ def runs(results: Path) -> Any:
 
 
 def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = (
-        Part("fails", ("-c", "raise SystemExit(3)"), 30),
+        Part("fails", ("-c", "print('it is broken\\n'); raise SystemExit(3)"), 30),
         Part("hangs", ("-c", "import time; print('hangs', flush=True); time.sleep(60)"), 2),
         Part("tells", ("-c", "print('{\"bytes\": 7}'); print('the end')"), 30, tells=True),
     )
@@ -58,6 +58,7 @@ def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
     assert code == 1
     assert [each["outcome"] for each in found] == ["failed with 3", "cut off after 2 s", "ended well"]
     assert [each["told"] for each in found] == [None, None, {"bytes": 7}]
+    assert "gpu-day 1: fails: failed with 3: it is broken\n" in capsys.readouterr().out
     assert "== hangs: -c" in (tmp_path / "new" / "1.log").read_text()
     assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["1.json", "1.log"]
 
@@ -203,7 +204,21 @@ def test_without_a_gpu_nothing_is_begun(
     assert run("1", tmp_path, 60) == 2
     (machine,) = runs(tmp_path)[0]["parts"]
     assert (machine["name"], machine["outcome"]) == ("machine", "failed with 2")
-    assert "gpu-day: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().err
+    assert "failed with 2: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().out
+
+
+def test_where_torch_cannot_be_imported_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudnn.so.9: cannot open shared object file')\n")
+    monkeypatch.setattr(commands, "variables", lambda site: {**variables(site), "PYTHONPATH": _before(tmp_path, site)})
+    assert run("1", tmp_path / "results", 60) == 2
+    sentence = "failed with 2: a GPU day needs a CUDA GPU, and torch cannot be imported: libcudnn.so.9: cannot open"
+    assert sentence in capsys.readouterr().out
+
+
+def _before(directory: Path, site: Path) -> str:
+    return os.pathsep.join([str(directory), variables(site)["PYTHONPATH"]])
 
 
 def test_without_torch_nothing_is_begun(tmp_path: Path) -> None:
