@@ -118,6 +118,25 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
     assert len(asked) == len(PAIRS), "what was measured is not measured again"
 
 
+def test_a_pair_that_failed_is_measured_again_after_those_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    asked: list[Pair] = []
+
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
+        asked.append(pair)
+        return Result(pair, GIB) if asked.count(pair) > 1 else Result(pair, problem="no module named deepspeed")
+
+    words = ["--folder", str(tmp_path), "--measure-only", "--most"]
+    for most in ("1", str(len(PAIRS))):
+        assert gpu_truth.main([*words, most], measured) == 0
+    assert asked == [PAIRS[0], *PAIRS[1:], PAIRS[0]]
+    again = Results(tmp_path).of_pairs
+    assert [each.problem for each in (again[PAIRS[0]], again[PAIRS[1]])] == ["", "no module named deepspeed"]
+
+
 def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too_little(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
