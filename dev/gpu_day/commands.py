@@ -32,7 +32,8 @@ _PYTEST = (
     "-v",
     "-rA",
 )
-_TESTS = (*_PYTEST, "--results", "{results}")
+# Without -c, pytest would take the configuration of a project that the results lie in.
+_TESTS = (*_PYTEST, "-c", "pyproject.toml", "--results", "{results}")
 _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{results}", "--seconds", "{seconds}")
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 

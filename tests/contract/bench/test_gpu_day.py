@@ -157,6 +157,13 @@ def test_why_tests_were_skipped_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert (found["skipped"], found["reasons"]) == (3, {"one GPU: no others": 2, "no fp8": 1})
 
 
+def test_results_may_lie_in_another_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    words = (*commands._TESTS, "--collect-only", "tests/gpu/test_gpu_memory.py")
+    _, (found,) = outcomes((Part("tests", words, 60),), 90, tmp_path / "results", monkeypatch)
+    assert found["outcome"] == "ran no test", (tmp_path / "results" / "1.log").read_text()
+
+
 def test_what_finds_no_time_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, found = outcomes((Part("late", ("-c", ""), 30),), 5.01, tmp_path, monkeypatch)
     assert (code, found) == (1, [{"name": "late", "outcome": "no time was left"}])
