@@ -65,7 +65,7 @@ class Run:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(text)
         self._keep(found)
-        return found["outcome"] != _NO_GPU
+        return bool(found["outcome"] != _NO_GPU)
 
     def add(self, part: Part, left: float, limit: float) -> None:
         """Run one part, if there is time left for it."""
