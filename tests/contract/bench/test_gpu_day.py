@@ -435,8 +435,9 @@ def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_o
     with tarfile.open(index / f"{deepspeed}.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "setup.py", f"{deepspeed}/setup.py")
     expected = {f"{deepspeed}-py3-none-any.whl"}
-    for name in set(prepare._PURE.split()) - {"deepspeed"}:
-        expected.add(_published(index, prepare._pinned(name), "py3-none-any"))
+    pure = set(prepare._PURE.split()) - {"deepspeed"}
+    for pin in (*map(prepare._pinned, pure), *prepare._BEFORE_3_11):
+        expected.add(_published(index, pin, "py3-none-any"))
     for name in prepare._BINARY.split():
         pin = prepare._pinned(name)
         expected |= {_published(index, pin, f"cp{each}-cp{each}-manylinux_2_17_x86_64") for each in (311, 313)}
