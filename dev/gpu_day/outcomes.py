@@ -171,14 +171,17 @@ def _end_processes(environment: Mapping[str, str]) -> None:
 
 
 def _tests(lines: Sequence[str]) -> dict[str, Any]:
-    """The numbers of passed and skipped tests in pytest's last line, and the reasons of the skips."""
+    """The numbers of passed and skipped tests, and the reasons of the skips."""
     summary = next((line for line in reversed(lines) if re.match(r"=+ .* in [\d.]+s", line)), "")
-    counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|skipped)\b", summary)}
+    counts = Counter({word: int(count) for count, word in re.findall(r"(\d+) (passed|skipped)\b", summary)})
+    if not summary:  # cut off before pytest wrote it
+        ended = (re.search(r" (PASSED|SKIPPED)\b.*\[ *\d+%\]$", line) for line in lines)
+        counts.update(found[1].lower() for found in ended if found)
     skipped = (re.match(r"SKIPPED \[(\d+)\] \S+: (.+)", line) for line in lines)
     reasons: Counter[str] = Counter()
     for count, reason in (found.groups() for found in skipped if found):
         reasons[reason] += int(count)
-    return {**{word: counts.get(word, 0) for word in ("passed", "skipped")}, "reasons": dict(reasons)}
+    return {"passed": counts["passed"], "skipped": counts["skipped"], "reasons": dict(reasons)}
 
 
 def _told(lines: Iterable[str]) -> dict[str, Any] | None:

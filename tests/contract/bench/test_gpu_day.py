@@ -157,6 +157,22 @@ def test_why_tests_were_skipped_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert (found["skipped"], found["reasons"]) == (3, {"one GPU: no others": 2, "no fp8": 1})
 
 
+def test_tests_that_passed_count_where_pytest_was_cut_off_before_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text(
+        "import os, pytest\n"
+        "def test_a(): pass\n"
+        "@pytest.mark.skip(reason='no fp8')\n"
+        "def test_b(): pass\n"
+        "def test_c(): os.kill(os.getpid(), 9)\n"
+    )
+    words = (*commands._PYTEST, "-c", os.devnull, str(file))
+    _, (found,) = outcomes((Part("tests", words, 60),), 60, tmp_path / "results", monkeypatch)
+    assert (found["outcome"], found["passed"], found["skipped"]) == ("failed with -9", 1, 1)
+
+
 def test_results_may_lie_in_another_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     words = (*commands._TESTS, "--collect-only", "tests/gpu/test_gpu_memory.py")
