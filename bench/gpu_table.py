@@ -26,6 +26,7 @@ import json, torch
 of_first = torch.cuda.get_device_properties(0)
 print(json.dumps([of_first.name, of_first.total_memory]))
 """
+_SMI_SECONDS = 10.0
 
 
 class Machine(NamedTuple):
@@ -193,8 +194,8 @@ def _listed(title: str, points: Sequence[str]) -> list[str]:
 def _driver() -> str:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    except (OSError, subprocess.CalledProcessError):
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SMI_SECONDS).stdout.split()
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
     return told[0] if told else "unknown"
 

@@ -2,10 +2,11 @@
 
     PYTHONPATH=core:runner:bench python bench/gpu_truth.py > bench/results/gpu-truth.md
 
-``--folder DIRECTORY`` keeps what each pair took: a call that finds it goes on with the pairs that are missing, and
-prints the page without a GPU, too. ``--fixtures`` also keeps there what each pair asked the allocator for.
-``--seconds N`` ends a call in time. Before it measures, it traces the models on the CPU; ``--measure-only`` spends no
-time of a GPU on that, and prints no page. Where neither GPU nor results are, it ends with 2 and one sentence.
+``--folder DIRECTORY`` keeps what each pair took: a call that finds it goes on with the pairs that are missing, then
+with those that failed, and prints the page without a GPU, too. ``--fixtures`` also keeps there what each pair asked the
+allocator for. ``--seconds N`` ends a call in time. Before it measures, it traces the models on the CPU;
+``--measure-only`` spends no time of a GPU on that, and prints no page. Where neither GPU nor results are, it ends with
+2 and one sentence.
 """
 
 from __future__ import annotations
@@ -105,6 +106,8 @@ def main(
     traces = {} if options.measure_only else trace(pairs)
     if not missing:
         waiting = [pair for pair in may if pair not in found.of_pairs]
+        # What failed may have been mended since, or hangs again.
+        waiting += [pair for pair in may if pair in found.of_pairs and found.of_pairs[pair].problem]
         measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
     if options.measure_only:
         return 0

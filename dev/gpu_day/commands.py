@@ -32,7 +32,8 @@ _PYTEST = (
     "-v",
     "-rA",
 )
-_TESTS = (*_PYTEST, "--results", "{results}")
+# Without -c, pytest would take the configuration of a project that the results lie in.
+_TESTS = (*_PYTEST, "-c", "pyproject.toml", "--results", "{results}")
 _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{results}", "--seconds", "{seconds}")
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 
@@ -71,14 +72,17 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
     if lacking := _lacking():
         print(f"gpu-day: {lacking}; name the Python that has it, as in PYTHON dev/gpu-day {name}", file=sys.stderr)
         return 2
-    deadline = time.monotonic() + seconds
-    results = results.absolute()
     try:
-        results.mkdir(parents=True, exist_ok=True)
-        (results / f"{name}.log").touch()  # fails early if the directory is not writable
+        return _run(name, results.absolute(), seconds, is_rehearsal)
     except OSError as error:
         print(f"gpu-day: results cannot be written: {error}; name another directory by --results", file=sys.stderr)
         return 2
+
+
+def _run(name: str, results: Path, seconds: float, is_rehearsal: bool) -> int:
+    deadline = time.monotonic() + seconds
+    results.mkdir(parents=True, exist_ok=True)
+    (results / f"{name}.log").touch()  # fails early if the directory is not writable
     site, refused = unpack(ROOT / WHEELS, ROOT / SITE)
     for sentence in refused:
         print(f"gpu-day {name}: {sentence}", flush=True)

@@ -62,7 +62,10 @@ def main() -> int:
         subprocess.run(["nvidia-smi"], check=False, timeout=_SMI_SECONDS)
     from memtune_runner.rank.preflight import no_gpu
 
-    missing = no_gpu()
+    try:
+        missing = no_gpu()
+    except (ImportError, OSError) as error:  # a library of CUDA is missing
+        missing = f"torch cannot be imported: {error}"
     if missing:
         print(f"a GPU day needs a CUDA GPU, and {missing}")
         return 2

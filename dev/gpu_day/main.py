@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from dev.gpu_day import collect, prepare
 from dev.gpu_day.commands import COMMANDS, run
-from dev.gpu_day.places import MEASURED, PREPARED, PYTHONS, RESULTS
+from dev.gpu_day.places import MEASURED, PREPARED, PYTHONS, RESULTS, ROOT
 
 _SECONDS = 540.0
 
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return prepare.prepare(options.python or PYTHONS, options.gpu, options.model)
     if options.what == "collect":
         return collect.collect(options.folder, options.into, options.model)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the part that runs is ended with it
     return run(options.what, options.results, options.seconds, options.rehearsal)
 
 
@@ -34,14 +36,18 @@ def _parser() -> argparse.ArgumentParser:
     before.add_argument("--gpu", default="h200-141gb", help="the GPU, as predictions name it (h200-141gb)")
     for name, parts in COMMANDS.items():
         each = what.add_parser(name, help=f"on the machine with the GPU: {', '.join(part.name for part in parts)}")
-        each.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY", help="where its files go")
+        each.add_argument(
+            "--results", type=Path, default=ROOT / RESULTS, metavar="DIRECTORY", help="where its files go"
+        )
         each.add_argument("--seconds", type=float, default=_SECONDS, help="when it ends at the latest (540)")
         each.add_argument(
             "--rehearsal", action="store_true", help="on an emulated GPU: one pair, and some of the scripts"
         )
     after = what.add_parser("collect", help="make tables and fixtures of the results, in the environment of `make env`")
-    after.add_argument("folder", type=Path, nargs="?", default=RESULTS, help=f"where the results are ({RESULTS})")
-    after.add_argument("--into", type=Path, default=MEASURED, help=f"where they go ({MEASURED})")
+    after.add_argument(
+        "folder", type=Path, nargs="?", default=ROOT / RESULTS, help=f"where the results are ({RESULTS})"
+    )
+    after.add_argument("--into", type=Path, default=ROOT / MEASURED, help=f"where they go ({MEASURED})")
     for each in (before, after):
         each.add_argument("--model", action="append", default=[], help="of the pairs, those of this model alone")
     return parser

@@ -20,6 +20,7 @@ from dev.gpu_day.places import ROOT
 
 # A part with less time left is not started. The benchmark stops this long before its time limit.
 _LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0
+_MARK = "GPU_DAY_RESULTS"  # marks each process that a part starts, by its environment
 WELL, _NO_TEST = "ended well", "ran no test"
 _NO_GPU = "failed with 2"  # only machine.py
 _NOTHING_COLLECTED = 5  # pytest's exit code
@@ -47,12 +48,14 @@ class Run:
 
     def __init__(self, name: str, results: Path, environment: Mapping[str, str], is_rehearsal: bool) -> None:
         self.outcomes: list[dict[str, Any]] = []
-        self._name, self._results, self._environment = name, results, environment
+        self._name, self._results = name, results
+        self._environment = {**environment, _MARK: str(results)}
         self._is_rehearsal = is_rehearsal
         self._earlier: list[dict[str, Any]] = []
 
     def begin(self, machine: Part, limit: float) -> bool:
-        """Query the machine; print a message and return False if it has no GPU. A timeout is not an error."""
+        """Query the machine; return False if it has no GPU. A timeout is not an error."""
+        _end_processes(self._environment)  # of a command that was killed: they would count as measured memory
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
             found = self._outcome(machine, log, limit)
@@ -62,10 +65,7 @@ class Run:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(text)
         self._keep(found)
-        if found["outcome"] != _NO_GPU:
-            return True
-        print(f"gpu-day: {text.strip().splitlines()[-1]}", file=sys.stderr)
-        return False
+        return bool(found["outcome"] != _NO_GPU)
 
     def add(self, part: Part, left: float, limit: float) -> None:
         """Run one part, if there is time left for it."""
@@ -103,7 +103,8 @@ class Run:
         new = self._file.with_suffix(".new")
         new.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
         new.replace(self._file)
-        print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}", flush=True)
+        reason = f": {outcome['last_line']}" if outcome.get("last_line") else ""
+        print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}", flush=True)
 
     def _stand_apart(self, machine: Mapping[str, Any]) -> None:
         """Keep results of another GPU unchanged: this one's go to a subdirectory."""
@@ -133,11 +134,12 @@ class Run:
         if tests and not tests["passed"] and code in (0, _NOTHING_COLLECTED):
             outcome = _NO_TEST
         told = _told(lines) if part.tells else None
-        return {"name": part.name, "outcome": outcome, "seconds": seconds, "told": told, **tests}
+        last = {} if outcome == WELL else {"last_line": next(filter(str.strip, reversed(lines)), "").strip()[:300]}
+        return {"name": part.name, "outcome": outcome, "seconds": seconds, "told": told, **tests, **last}
 
 
 def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limit: float) -> int | None:
-    """Run a process; return its exit code, or None if it and its children were killed after the limit.
+    """Run a process; return its exit code, or None if it was ended at the limit. No process that it started is left.
 
     It is interrupted first, so that pytest can print its summary.
     """
@@ -153,20 +155,33 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
             process.wait(grace)
         return None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end_processes(environment)
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver does not end
+            process.wait(grace)
+
+
+def _end_processes(environment: Mapping[str, str]) -> None:
+    """Kill all processes with this mark. `memtune run` and its launcher put theirs into sessions of their own."""
+    mark = f"{_MARK}={environment[_MARK]}".encode()
+    for _ in range(3):  # a process may have started another meanwhile
+        for each in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is not ours
+                if mark in (each / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(each.name), signal.SIGKILL)
 
 
 def _tests(lines: Sequence[str]) -> dict[str, Any]:
-    """The numbers of passed and skipped tests in pytest's last line, and the reasons of the skips."""
+    """The numbers of passed and skipped tests, and the reasons of the skips."""
     summary = next((line for line in reversed(lines) if re.match(r"=+ .* in [\d.]+s", line)), "")
-    counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|skipped)\b", summary)}
+    counts = Counter({word: int(count) for count, word in re.findall(r"(\d+) (passed|skipped)\b", summary)})
+    if not summary:  # cut off before pytest wrote it
+        ended = (re.search(r" (PASSED|SKIPPED)\b.*\[ *\d+%\]$", line) for line in lines)
+        counts.update(found[1].lower() for found in ended if found)
     skipped = (re.match(r"SKIPPED \[(\d+)\] \S+: (.+)", line) for line in lines)
     reasons: Counter[str] = Counter()
     for count, reason in (found.groups() for found in skipped if found):
         reasons[reason] += int(count)
-    return {**{word: counts.get(word, 0) for word in ("passed", "skipped")}, "reasons": dict(reasons)}
+    return {"passed": counts["passed"], "skipped": counts["skipped"], "reasons": dict(reasons)}
 
 
 def _told(lines: Iterable[str]) -> dict[str, Any] | None:

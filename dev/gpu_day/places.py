@@ -11,7 +11,7 @@ PREPARED = Path("build/gpu-day")
 RESULTS = PREPARED / "results"
 MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # supported by MemTune; wheels are prepared for these
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # wheels are prepared for these
 _PACKAGES = ("core", "operator", "runner", "cli", "bench")
 
 
@@ -25,5 +25,10 @@ def variables(site: Path = ROOT / SITE) -> dict[str, str]:
     """The environment for a Python with MemTune's packages first and the prepared wheels after them."""
     own = [*(str(ROOT / each) for each in _PACKAGES), str(site)]
     path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    # Disable installed pytest plugins, which were not tested with these tests.
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of plugins that were not tested with these tests
+        "HF_HUB_OFFLINE": "1",  # a library that asks the hub would wait for a network that is not there
+    }

@@ -18,6 +18,8 @@ _PURE = (
     "deepspeed hjson py-cpuinfo einops tqdm packaging pydantic annotated-types typing-inspection typing-extensions "
     "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy prometheus-client"
 )
+# Imported by pytest and alembic before Python 3.11 alone, and so in no lock of ours.
+_BEFORE_3_11 = ("exceptiongroup==1.3.0", "tomli==2.2.1")
 _BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
@@ -82,7 +84,7 @@ def _fetch(pythons: Sequence[str]) -> None:
     fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
     pure = ["--implementation", "py", "--abi", "none", "--platform", "any"]
     names = [name for name in _PURE.split() if name != "deepspeed"]
-    subprocess.run([*fetch, *pure, *map(_pinned, names)], cwd=ROOT, check=True)
+    subprocess.run([*fetch, *pure, *map(_pinned, names), *_BEFORE_3_11], cwd=ROOT, check=True)
     platforms = [word for each in _PLATFORMS for word in ("--platform", each)]
     for python in pythons:
         options = ["--implementation", "cp", "--python-version", python, *platforms]

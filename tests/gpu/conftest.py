@@ -50,6 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             each.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that hangs leaves time for the next test: on a GPU each of them takes seconds."""
+    if not IS_EMULATED:
+        monkeypatch.setattr("watched.LIMIT_SECONDS", 60)  # for each script
+        monkeypatch.setattr("engine_suite.TIMEOUT_SECONDS", 100)  # for all plans together
+
+
 @pytest.fixture(scope="session")
 def results(request: pytest.FixtureRequest) -> Path:
     """What the tests write that is to be kept: a page, and fixtures in one file."""

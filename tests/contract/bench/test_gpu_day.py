@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from dev.gpu_day import collect, commands, prepare
 from dev.gpu_day.commands import run
 from dev.gpu_day.main import main
 from dev.gpu_day.outcomes import Part
-from dev.gpu_day.places import MEASURED, ROOT
+from dev.gpu_day.places import MEASURED, ROOT, variables
 from dev.gpu_day.wheels import Wheel, unpack
 
 
@@ -46,10 +47,10 @@ def runs(results: Path) -> Any:
 
 
 def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = (
-        Part("fails", ("-c", "raise SystemExit(3)"), 30),
+        Part("fails", ("-c", "print('it is broken\\n'); raise SystemExit(3)"), 30),
         Part("hangs", ("-c", "import time; print('hangs', flush=True); time.sleep(60)"), 2),
         Part("tells", ("-c", "print('{\"bytes\": 7}'); print('the end')"), 30, tells=True),
     )
@@ -57,6 +58,7 @@ def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
     assert code == 1
     assert [each["outcome"] for each in found] == ["failed with 3", "cut off after 2 s", "ended well"]
     assert [each["told"] for each in found] == [None, None, {"bytes": 7}]
+    assert "gpu-day 1: fails: failed with 3: it is broken\n" in capsys.readouterr().out
     assert "== hangs: -c" in (tmp_path / "new" / "1.log").read_text()
     assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["1.json", "1.log"]
 
@@ -68,7 +70,9 @@ def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
     tests.write_text(
         "import subprocess\n"
         "def test_fails(): assert 'this' == 'that'\n"
-        "def test_hangs(): subprocess.run(['sh', '-c', 'trap \"\" INT; sleep 987'])\n"
+        "def test_hangs():\n"
+        "    subprocess.Popen(['sleep', '988'], start_new_session=True)\n"  # as a run of memtune
+        "    subprocess.run(['sh', '-c', 'trap \"\" INT; sleep 987'])\n"
     )
     words = (*(each for each in commands._PYTEST), "-c", os.devnull, str(tests))
     _, (found,) = outcomes((Part("tests", words, 12),), 60, tmp_path / "results", monkeypatch)
@@ -76,13 +80,60 @@ def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
     log = (tmp_path / "results" / "1.log").read_text()
     assert "assert 'this' == 'that'" in log
     assert "test_slow.py::test_fails FAILED" in log
+    assert _ends("987")
+    assert _ends("988")
+
+
+def test_processes_of_a_command_that_was_killed_are_ended_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their memory would count as measured."""
+    part = Part("hangs", ("-c", "import subprocess; subprocess.run(['sleep', '989'], start_new_session=True)"), 30)
+    killed = multiprocessing.get_context("fork").Process(
+        target=on_a_gpu, args=((part,), 60, tmp_path / "results", monkeypatch)
+    )
+    killed.start()
+    _wait_for("989")
+    killed.kill()
+    killed.join()
+    assert _sleeps("989")
+    assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path / "results", monkeypatch) == 0
+    assert _ends("989")
+
+
+def test_a_command_that_is_terminated_leaves_no_process(tmp_path: Path) -> None:
+    script = tmp_path / "day.py"
+    script.write_text(
+        "from dev.gpu_day import commands\n"
+        "from dev.gpu_day.main import main\n"
+        "from dev.gpu_day.outcomes import Part\n"
+        "commands._MACHINE = Part('machine', ('-c', 'import subprocess; subprocess.run([\"sleep\", \"990\"])'), 30)\n"
+        f"main(['1', '--results', {str(tmp_path / 'results')!r}])\n"
+    )
+    day = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    _wait_for("990")
+    day.terminate()
+    assert day.wait(30) == 143
+    assert _ends("990")
+
+
+def _wait_for(seconds: str) -> None:
+    deadline = time.monotonic() + 60
+    while not _sleeps(seconds):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _ends(seconds: str) -> bool:
+    """Whether no process sleeps so long, at the latest when a killed one is reaped."""
     deadline = time.monotonic() + 10
-    while _runs(b"sleep\x00987") and time.monotonic() < deadline:
-        time.sleep(0.1)  # a killed process exists until it is reaped
-    assert not _runs(b"sleep\x00987")
+    while _sleeps(seconds) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not _sleeps(seconds)
 
 
-def _runs(words: bytes) -> bool:
+def _sleeps(seconds: str) -> bool:
+    words = f"sleep\0{seconds}".encode()
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if words in each.read_bytes():
@@ -104,6 +155,29 @@ def test_why_tests_were_skipped_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     words = (*commands._PYTEST, "-c", os.devnull, str(file))
     _, (found,) = outcomes((Part("tests", words, 60),), 60, tmp_path / "results", monkeypatch)
     assert (found["skipped"], found["reasons"]) == (3, {"one GPU: no others": 2, "no fp8": 1})
+
+
+def test_tests_that_passed_count_where_pytest_was_cut_off_before_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text(
+        "import os, pytest\n"
+        "def test_a(): pass\n"
+        "@pytest.mark.skip(reason='no fp8')\n"
+        "def test_b(): pass\n"
+        "def test_c(): os.kill(os.getpid(), 9)\n"
+    )
+    words = (*commands._PYTEST, "-c", os.devnull, str(file))
+    _, (found,) = outcomes((Part("tests", words, 60),), 60, tmp_path / "results", monkeypatch)
+    assert (found["outcome"], found["passed"], found["skipped"]) == ("failed with -9", 1, 1)
+
+
+def test_results_may_lie_in_another_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    words = (*commands._TESTS, "--collect-only", "tests/gpu/test_gpu_memory.py")
+    _, (found,) = outcomes((Part("tests", words, 60),), 90, tmp_path / "results", monkeypatch)
+    assert found["outcome"] == "ran no test", (tmp_path / "results" / "1.log").read_text()
 
 
 def test_what_finds_no_time_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +227,21 @@ def test_without_a_gpu_nothing_is_begun(
     assert run("1", tmp_path, 60) == 2
     (machine,) = runs(tmp_path)[0]["parts"]
     assert (machine["name"], machine["outcome"]) == ("machine", "failed with 2")
-    assert "gpu-day: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().err
+    assert "failed with 2: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().out
+
+
+def test_where_torch_cannot_be_imported_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudnn.so.9: cannot open shared object file')\n")
+    monkeypatch.setattr(commands, "variables", lambda site: {**variables(site), "PYTHONPATH": _before(tmp_path, site)})
+    assert run("1", tmp_path / "results", 60) == 2
+    sentence = "failed with 2: a GPU day needs a CUDA GPU, and torch cannot be imported: libcudnn.so.9: cannot open"
+    assert sentence in capsys.readouterr().out
+
+
+def _before(directory: Path, site: Path) -> str:
+    return os.pathsep.join([str(directory), variables(site)["PYTHONPATH"]])
 
 
 def test_without_torch_nothing_is_begun(tmp_path: Path) -> None:
@@ -197,6 +285,20 @@ def test_an_unknown_gpu_leaves_the_wheels_as_they_are(
     assert [each.name for each in tmp_path.rglob("*.whl")] == ["some.whl"]
 
 
+@pytest.mark.parametrize(("limit_bytes", "code"), [(64 << 20, 0), (1 << 20, 1)])
+def test_what_is_too_large_to_be_carried_along_is_told_of(
+    limit_bytes: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"):
+        monkeypatch.setattr(prepare, name, tmp_path / name.lower())
+    (tmp_path / "prepared").mkdir()
+    monkeypatch.setattr(prepare, "predictions", lambda *_: {})
+    monkeypatch.setattr(prepare, "_fetch", lambda _: (tmp_path / "prepared" / "some.whl").write_bytes(bytes(1 << 20)))
+    monkeypatch.setattr(prepare, "_LIMIT_BYTES", limit_bytes)
+    assert prepare.prepare(["3.12"], "h200-141gb", []) == code
+    assert ("that is more than 1 MiB" in capsys.readouterr().err) == bool(code)
+
+
 def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Part("machine", ("-c", "import time; print('{', flush=True); time.sleep(60)"), 1, tells=True)
     monkeypatch.setattr(commands, "_MACHINE", slow)
@@ -218,6 +320,14 @@ def test_results_that_cannot_be_written_are_told_of_at_once(tmp_path: Path, caps
     (tmp_path / "file").touch()
     assert run("1", tmp_path / "file" / "results", 60) == 2
     assert "name another directory by --results" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "1.log").symlink_to("/dev/full")
+    assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path, monkeypatch) == 2
+    assert "results cannot be written: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +451,9 @@ def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_o
     with tarfile.open(index / f"{deepspeed}.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "setup.py", f"{deepspeed}/setup.py")
     expected = {f"{deepspeed}-py3-none-any.whl"}
-    for name in set(prepare._PURE.split()) - {"deepspeed"}:
-        expected.add(_published(index, prepare._pinned(name), "py3-none-any"))
+    pure = set(prepare._PURE.split()) - {"deepspeed"}
+    for pin in (*map(prepare._pinned, pure), *prepare._BEFORE_3_11):
+        expected.add(_published(index, pin, "py3-none-any"))
     for name in prepare._BINARY.split():
         pin = prepare._pinned(name)
         expected |= {_published(index, pin, f"cp{each}-cp{each}-manylinux_2_17_x86_64") for each in (311, 313)}

@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 import fake_ranks
 import gpu_measure
+import gpu_table
 import gpu_truth
 import pytest
 import torch
@@ -117,6 +118,25 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
     assert len(asked) == len(PAIRS), "what was measured is not measured again"
 
 
+def test_a_pair_that_failed_is_measured_again_after_those_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    asked: list[Pair] = []
+
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
+        asked.append(pair)
+        return Result(pair, GIB) if asked.count(pair) > 1 else Result(pair, problem="no module named deepspeed")
+
+    words = ["--folder", str(tmp_path), "--measure-only", "--most"]
+    for most in ("1", str(len(PAIRS))):
+        assert gpu_truth.main([*words, most], measured) == 0
+    assert asked == [PAIRS[0], *PAIRS[1:], PAIRS[0]]
+    again = Results(tmp_path).of_pairs
+    assert [each.problem for each in (again[PAIRS[0]], again[PAIRS[1]])] == ["", "no module named deepspeed"]
+
+
 def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too_little(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -150,6 +170,19 @@ def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_
     assert Results(tmp_path).machines == [MACHINE, later]
     with pytest.raises(ValueError, match="and this is NVIDIA H200: name another folder"):
         Results(tmp_path).begin(MACHINE._replace(product="NVIDIA H200"))
+
+
+@pytest.mark.parametrize(
+    ("does", "version"), [("echo 580.1", "580.1"), ("exec sleep 60", "unknown"), ("exit 9", "unknown")]
+)
+def test_an_nvidia_smi_that_fails_or_hangs_costs_no_measurement(
+    does: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{does}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu_table, "_SMI_SECONDS", 1.0)
+    assert gpu_table._driver() == version
 
 
 def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def _take_worst_fit(pool: Pool, size: int) -> Block | None:
 
 
 BROKEN_RULES: dict[str, tuple[object, str, Callable[..., object], int]] = {
-    "worst fit": (blocks.Pool, "take", _take_worst_fit, 46),
-    "no merging": (caching, "merge_free", lambda _block: 0, 43),
-    "segments as small as the request": (caching, "segment_bytes", lambda size: round_up(size, MIN_BLOCK_BYTES), 24),
+    "worst fit": (blocks.Pool, "take", _take_worst_fit, 47),
+    "no merging": (caching, "merge_free", lambda _block: 0, 44),
+    "segments as small as the request": (caching, "segment_bytes", lambda size: round_up(size, MIN_BLOCK_BYTES), 29),
 }
 
 
