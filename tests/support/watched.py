@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import runpy
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from warm_pythons import LIBRARIES, WarmPython
 
 from memtune.plans.plan import Plan
 from memtune.units import GIB
@@ -82,14 +82,9 @@ def run_by(
     ]
 
 
-def _start(words: Sequence[str], environment: dict[str, str], rank: Rank) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env={**environment, **rank.variables()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def _start(words: Sequence[str], environment: dict[str, str], rank: Rank) -> WarmPython:
+    libraries = (*LIBRARIES, "lightning") if environment.get("MEMTUNE_INTEGRATION") == "lightning" else LIBRARIES
+    return WarmPython(words, {**environment, **rank.variables()}, libraries)
 
 
 def _report(directory: Path, rank: Rank, output: str) -> Report:
