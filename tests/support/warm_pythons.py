@@ -38,20 +38,19 @@ class WarmPython:
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], libraries: tuple[str, ...]) -> None:
         self.returncode: int | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
-        self._told, telling = socket.socketpair()
-        self._answers = self._told.makefile()
+        self._told, telling = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = {"words": list(words), "environment": dict(environment), "directory": str(Path.cwd())}
         read = tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
         with telling:
             message = [json.dumps(request).encode()]
             socket.send_fds(_parent(libraries, read), message, [self._output.fileno(), telling.fileno()])
-        self.pid = int(self._answers.readline())
+        self.pid = int(self._told.recv(64))
 
     def communicate(self, timeout: float) -> tuple[str, None]:
         """Wait for the end, and return what was written."""
         self._told.settimeout(timeout)
         try:
-            self.returncode = int(self._answers.readline())
+            self.returncode = int(self._told.recv(64))
         except TimeoutError:
             raise subprocess.TimeoutExpired("python", timeout) from None
         self._output.seek(0)
@@ -61,8 +60,10 @@ class WarmPython:
         """End it if it runs, and close what belongs to it."""
         if self.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
-        for each in (self._answers, self._told, self._output):
-            each.close()
+            self._told.settimeout(None)
+            self.returncode = int(self._told.recv(64))
+        self._told.close()
+        self._output.close()
 
 
 @cache

@@ -94,9 +94,9 @@ def _fork_and_tell(output: int, told: int) -> None:
         os.close(output)
         return
     os.close(output)
-    os.write(told, f"{child}\n".encode())
+    os.write(told, str(child).encode())
     _, status = os.waitpid(child, 0)
-    os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
 
