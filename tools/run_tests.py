@@ -59,7 +59,7 @@ STAGES = (
     Stage("contract", distribution="loadfile"),
     Stage("cluster", guard=(sys.executable, "-m", "dev.cluster", "can-run"), waits=True),
     Stage("scripts", distribution="loadfile"),
-    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
+    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py"), distribution="worksteal"),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
 WORKERS = min(os.cpu_count() or 1, 8)

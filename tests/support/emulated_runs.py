@@ -33,7 +33,8 @@ def memtune(
     own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", *words],
-        env={**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1", **(own if activated else {})},
+        # One width of its pages, which leave columns out: a worker of pytest-xdist has that of the user's terminal.
+        env={**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **(own if activated else {})},
         cwd=_EXAMPLES.parent,
         check=False, capture_output=True, text=True, timeout=limit,
     )  # fmt: skip

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warm_pythons import LIBRARIES, WarmPython
+
 from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.applied import mismatch
@@ -32,10 +34,19 @@ class Outcome(NamedTuple):
 
 
 def run(
-    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
+    script: Path,
+    plan: str,
+    directory: Path,
+    world: int = 1,
+    arguments: Sequence[str] = (),
+    anew: bool = False,
+    **variables: str,
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
-    return run_by(WORKER, script, plan, directory, world, arguments, **variables)
+    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_.
+
+    Libraries have been imported before, unless Python is to start ``anew``, as it does on a real GPU.
+    """
+    return run_by(WORKER, script, plan, directory, world, arguments, anew, **variables)
 
 
 def run_by(
@@ -45,6 +56,7 @@ def run_by(
     directory: Path,
     world: int = 1,
     arguments: Sequence[str] = (),
+    anew: bool = False,
     **variables: str,
 ) -> list[Outcome]:
     """Run it by a worker of one's own."""
@@ -70,26 +82,25 @@ def run_by(
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
-    workers = [_start([str(worker), str(script), *arguments], environment, rank) for rank in ranks]
+    workers = [_start([str(worker), str(script), *arguments], environment | rank.variables(), anew) for rank in ranks]
     try:
         outputs = [each.communicate(timeout=LIMIT_SECONDS)[0] for each in workers]
     finally:
         for each in workers:
             each.kill()
     return [
-        Outcome(each.returncode, _report(directory, rank, output), output)
+        Outcome(each.returncode or 0, _report(directory, rank, output), output)
         for each, rank, output in zip(workers, ranks, outputs, strict=True)
     ]
 
 
-def _start(words: Sequence[str], environment: dict[str, str], rank: Rank) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env={**environment, **rank.variables()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def _start(words: Sequence[str], environment: dict[str, str], anew: bool) -> subprocess.Popen[str] | WarmPython:
+    if anew or environment["MEMTUNE_DEVICE"] != "virtual":
+        return subprocess.Popen(
+            [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    libraries = (*LIBRARIES, "lightning") if environment.get("MEMTUNE_INTEGRATION") == "lightning" else LIBRARIES
+    return WarmPython(words, environment, libraries)
 
 
 def _report(directory: Path, rank: Rank, output: str) -> Report:

@@ -1,0 +1,118 @@
+"""Forks Pythons that have imported libraries already: `warm_python.py DESCRIPTOR MODULE...`.
+
+Each message on the socket is a command line with its environment and directory, and brings two descriptors: one for the
+output, one to tell the process id and the exit code on. Ends with the socket. The runner's hooks are installed by each
+child as by a new process, and also reach what a library imported here has copied from a hooked module.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memtune_runner.rank.imports import ImportWatch
+from memtune_runner.rank.patches import Patches
+
+MESSAGE_BYTES = 1 << 18
+# The modules with functions that a hook replaces and that other modules import by name.
+_COPIED_FROM = (
+    "accelerate.data_loader",
+    "lightning.pytorch.trainer.connectors.data_connector",
+    "safetensors",
+    "safetensors.torch",
+)
+_there_before: dict[str, set[str]] = {}
+
+
+def import_all(names: list[str]) -> None:
+    """Import modules, and remember which ones were there before those that are copied from."""
+    imports = ImportWatch()
+    for name in _COPIED_FROM:
+        imports.when_imported(name, _remember)
+    imports.install()
+    for name in names:
+        importlib.import_module(name)
+    imports.remove()
+
+
+def _remember(imported: ModuleType) -> None:
+    specs = {name: getattr(each, "__spec__", None) for name, each in sys.modules.items()}
+    is_there = {name for name, spec in specs.items() if not getattr(spec, "_initializing", False)}
+    _there_before[imported.__name__] = is_there
+
+
+def replace_copies() -> None:
+    """Let what replaces a function replace its copies, as if they were made afterwards."""
+    inherited = Patches.replace
+
+    def replace(patches: Patches, owner: Any, name: str, value: Any) -> None:
+        original = getattr(owner, name, None)
+        inherited(patches, owner, name, value)
+        before = _there_before.get(getattr(owner, "__name__", ""))
+        if before is None:
+            return
+        for each in (module for known, module in list(sys.modules.items()) if known not in before):
+            for copy in [copy for copy, found in vars(each).items() if found is original]:
+                inherited(patches, each, copy, value)
+
+    Patches.replace = replace  # type: ignore[method-assign]  # of this process, which is one test's
+
+
+def next_child(connection: socket.socket) -> dict[str, Any]:
+    """Serve requests, and return the request that this process was forked for."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the parent of a child ended
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            connection.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _fork_and_tell(*descriptors)
+            request: dict[str, Any] = json.loads(message)
+            return request
+        for each in descriptors:
+            os.close(each)
+
+
+def _fork_and_tell(output: int, told: int) -> None:
+    """Return in a child; its parent tells how it ends."""
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        for standard in (1, 2):
+            os.dup2(output, standard)
+        os.close(output)
+        return
+    os.close(output)
+    os.write(told, str(child).encode())
+    _, status = os.waitpid(child, 0)
+    os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def become(words: list[str], environment: dict[str, str], directory: str) -> None:
+    """Run `python WORDS...` in this process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.argv, sys.path[0] = words, str(Path(words[0]).parent)
+    runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    import_all(sys.argv[2:])
+    replace_copies()
+    # Not to be looked through, and so not to be copied, by each child.
+    gc.collect()
+    gc.freeze()
+    become(**next_child(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,87 @@
+"""Starts Pythons that have imported torch and others already, which takes longer than a small training itself.
+
+They are forked from a process that has imported libraries and done nothing else: `programs/warm_python.py`. There is
+one for each set of libraries, and for each environment that these have read meanwhile.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+_PROGRAM = Path(__file__).parent / "programs" / "warm_python.py"
+LIBRARIES = (
+    "torch",
+    "transformers.trainer",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "accelerate",
+    "deepspeed",
+)
+# What Python, its loader and libraries read as they are imported, by the beginnings of the names.
+_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "DS_")
+
+
+class WarmPython:
+    """Like the `subprocess.Popen` of `python WORDS...` with one text of what it writes."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], libraries: tuple[str, ...]) -> None:
+        self.returncode: int | None = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
+        self._told, telling = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        request = {"words": list(words), "environment": dict(environment), "directory": str(Path.cwd())}
+        read = tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
+        with telling:
+            message = [json.dumps(request).encode()]
+            socket.send_fds(_parent(libraries, read), message, [self._output.fileno(), telling.fileno()])
+        self.pid = int(self._told.recv(64))
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        """Wait for the end, and return what was written."""
+        self._told.settimeout(timeout)
+        try:
+            self.returncode = int(self._told.recv(64))
+        except TimeoutError:
+            raise subprocess.TimeoutExpired("python", timeout) from None
+        self._output.seek(0)
+        return self._output.read().decode(), None
+
+    def kill(self) -> None:
+        """End it if it runs, and close what belongs to it."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._told.settimeout(None)
+            self.returncode = int(self._told.recv(64))
+        self._told.close()
+        self._output.close()
+
+
+@cache
+def _parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
+    """Start the process that forks those with these libraries; it ends with this one."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    others = {name: each for name, each in os.environ.items() if not name.startswith(_READ_AT_IMPORT)}
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, str(_PROGRAM), str(theirs.fileno()), *libraries],
+            # Chosen by the runner before DeepSpeed is imported, which guesses otherwise.
+            env={**others, "DS_ACCELERATOR": "cpu", **dict(environment)},
+            pass_fds=[theirs.fileno()],
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
