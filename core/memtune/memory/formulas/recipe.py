@@ -48,8 +48,9 @@ class Recipe:
     backward pass begins. A loss that `shifts_logits` copies them for that. `upcasts_scores` says that an eager softmax
     is in fp32. With `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep
     what is counted and nothing else. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
-    With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's own if known; `source_length` is the encoder's, 0
-    if they are equal. `keeps_quantized_inputs` says that products with a quantized weight keep their input.
+    With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
+    `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
+    `keeps_quantized_inputs` says that products with a quantized weight keep their input.
     """
 
     backend: str
