@@ -127,9 +127,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
         # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).
         returns_fp32_logits=_is_before(notes, (4, 46)),
-        shifts_logits=_is_before(notes, (4, 49)),
+        shifts_logits="shifted logits" in notes or _is_before(notes, (4, 49)),
         upcasts_scores="softmax in 16 bits" not in notes,
-        drops_outputs="transformers' trainer" in notes,
+        drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         counts_layers="transformers' model" in notes,
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
