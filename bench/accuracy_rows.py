@@ -98,13 +98,14 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         micro_batch=cells.whole("micro_batch", 1),
         sequence_length=cells.whole("seq_len", DEFAULT_SEQUENCE),
         accumulates=_accumulates(notes),
+        defers_reduction="deferred reduction" in notes,
         # An adapter is trained in the precision of its gradients, whatever its base's.
         weight_bytes=gradient if shape.has_adapter else weight,
         base_bytes=QUANTIZED_BYTES.get(quantization(cells), weight),
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
-        reduce_bytes=gradient,
+        reduce_bytes=4 if "reduced in fp32" in notes else gradient,
         master_bytes=4 if cells.says("fp32_master") else 0,
         state_bytes=optimizer.states,
         outside_state_bytes=optimizer.outside,
@@ -119,18 +120,25 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
         compiled=cells.says("compiled"),
-        # If blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise.
-        compiles_loss="compiled loss" in notes or (cells.says("compiled") and backend != "fsdp"),
+        compiles_loss=_compiles_loss(cells, backend, notes),
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
         expandable_segments="expandable segments" in notes,
         fused_loss_kernel="ce kernels" in notes,
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
+        # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).
+        returns_fp32_logits=_is_before(notes, (4, 46)),
+        shifts_logits="shifted logits" in notes or _is_before(notes, (4, 49)),
+        upcasts_scores="softmax in 16 bits" not in notes,
+        drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
+        counts_layers="transformers' model" in notes,
+        whole_logits="whole logits" in notes,
+        whole_embedding="whole embedding" in notes,
         step_in_backward=cells.says("step_in_backward"),
         offloads_states=cells["optimizer_on"] == "cpu" or cells.says("paged"),
         offloads_gradients="gradients" in cells["offload_kind"],
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
-        bucket_elements=DEFAULT_BUCKET_ELEMENTS if backend == "deepspeed" else 0,
+        bucket_elements=_bucket_elements(shape, notes) if backend == "deepspeed" else 0,
         bucket_phases=(BACKWARD, REDUCE) if backend == "deepspeed" and shards > 1 else (),
         tensor_parallel=cells.whole("tp", 1),
         pipeline_parallel=cells.whole("pp", 1),
@@ -148,10 +156,28 @@ def _accumulates(notes: str) -> bool:
     return (found is not None and int(found[1]) > 1) or re.search(r"\btorch [01]\.", notes) is not None
 
 
+def _compiles_loss(cells: Cells, backend: str, notes: str) -> bool:
+    """If blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise."""
+    is_left_out = "loss is not compiled" in notes or backend == "fsdp"
+    return "compiled loss" in notes or (cells.says("compiled") and not is_left_out)
+
+
+def _bucket_elements(shape: Shape, notes: str) -> int:
+    """transformers fills in "auto" with the square of the hidden size (integrations/deepspeed.py)."""
+    return shape.hidden**2 if "auto buckets" in notes else DEFAULT_BUCKET_ELEMENTS
+
+
 def _upcasts_loss(notes: str, model: str) -> bool:
     """Before 4.49, GPT-BigCode's loss in transformers did not upcast its logits (transformers#35875)."""
+    if "loss in 16 bits" in notes:
+        return False
+    return not (_is_before(notes, (4, 49)) and re.search("bigcode|starcoder|santacoder", model))
+
+
+def _is_before(notes: str, release: tuple[int, int]) -> bool:
+    """Whether a stated transformers is older than a release."""
     found = re.search(r"transformers (\d+)\.(\d+)", notes)
-    return not (found and (int(found[1]), int(found[2])) < (4, 49) and re.search("bigcode|starcoder|santacoder", model))
+    return found is not None and (int(found[1]), int(found[2])) < release
 
 
 def _is_bitsandbytes_before(notes: str, minor: int) -> bool:

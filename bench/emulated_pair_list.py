@@ -222,6 +222,8 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
             gpus_per_node=per_node,
             adapter=model.adapter,
             without_autocast=True,
+            drops_outputs=True,
+            in_transformers=bool(model.config),
         )
     )
 

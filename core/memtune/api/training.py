@@ -73,10 +73,10 @@ class Training(SpecBlock):
         description="The attention kernel of the script: flash, torch's sdpa, or eager, which keeps the scores.",
     )
     compile: Flag = Field(default=False, description="Whether the script compiles the model with torch.compile.")
-    compile_loss: Flag = Field(
-        default=False,
-        description="Whether the script compiles the loss. With compile, the loss counts as compiled unless FSDP "
-        "shards the model, whose blocks are compiled one by one.",
+    compile_loss: Flag | None = Field(
+        default=None,
+        description="Whether the script compiles the loss. If left out, the loss counts as compiled with compile, "
+        "unless FSDP shards the model, whose blocks are compiled one by one.",
     )
     target_length: Annotated[Count, Field(le=10_000_000)] | None = Field(
         default=None, description="Tokens of an encoder-decoder's longest target; sequenceLength if left out."

@@ -129,6 +129,12 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         # other scripts are unknown.
         builds_whole=spec.integration == "sdk",
         keeps_outputs=spec.integration == "accelerate",
+        # A step of transformers' Trainer, of a LightningModule and of the engine returns the loss alone.
+        drops_outputs=spec.integration in ("hf-trainer", "lightning", "sdk"),
+        # accelerate's no_sync, which the Trainer enters, too (accelerator.py, set_requires_gradient_sync); the engine
+        # and Lightning reduce with each micro-batch.
+        defers_reduction=spec.integration in ("hf-trainer", "accelerate"),
+        in_transformers=spec.model.hf_config is not None and spec.integration != "env",
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
 

@@ -37,7 +37,10 @@ class Workload:
     ``without_autocast`` says that nothing autocasts the model, and its own loss, under FSDP and DeepSpeed.
     ``builds_whole`` says that a model is whole on each GPU before DeepSpeed's stage 3 shards it (no zero.Init).
     ``keeps_outputs`` says that a loop keeps the model's outputs until the next step; accelerate widens them to fp32.
-    ``compiles_loss`` says that the loss is compiled, whether the blocks of the model are or not.
+    ``drops_outputs`` says that only the loss is left of them when the backward pass begins.
+    ``defers_reduction`` says that FSDP reduces gradients with the last micro-batch of a step only.
+    ``in_transformers`` says that the model's code is that of transformers.
+    ``compiles_loss`` says whether the loss is compiled, None if nobody does.
     ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
     ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
     """
@@ -51,7 +54,7 @@ class Workload:
     adapter: Adapter | None = None
     evaluation: Evaluation = Evaluation()
     compiled: bool = False
-    compiles_loss: bool = False
+    compiles_loss: bool | None = None
     target_length: int = 0
     virtual: bool = False
     assumed: bool = False
@@ -61,6 +64,9 @@ class Workload:
     without_autocast: bool = False
     builds_whole: bool = False
     keeps_outputs: bool = False
+    drops_outputs: bool = False
+    defers_reduction: bool = False
+    in_transformers: bool = False
     host_limit_bytes: int = 0
 
     def __post_init__(self) -> None:

@@ -79,7 +79,8 @@ class Architecture:
     With ``makes_scores`` no kernel computes its attention. A tanh caps scores at ``attention_softcap`` and logits at
     ``logit_softcap``, unless these are 0. ``activation_tensors`` of the feed-forward's width are kept for the
     activation's backward pass, including its output, to which ``ffn_dropout`` may apply. Unless ``upcasts_loss``, its
-    own loss uses the logits as they are. ``tower`` turns images into tokens of the stack, through a projector.
+    own loss uses the logits as they are, and unless ``upcasts_scores`` its own softmax the scores. ``tower`` turns
+    images into tokens of the stack, through a projector.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Architecture:
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     upcasts_loss: bool = True
+    upcasts_scores: bool = True
     module_names: ModuleNames = ModuleNames()
     tower: Architecture | None = None
 

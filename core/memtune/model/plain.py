@@ -16,7 +16,7 @@ _SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_
 # Fields that a job cannot set: one is written as `norm`, the others belong to transformers' families.
 _UNWRITTEN = {
     *("rms_norm", "unquantized", "activation_tensors", "ffn_dropout", "attention_softcap", "logit_softcap"),
-    *("makes_scores", "upcasts_loss", "class_token", "tower"),
+    *("makes_scores", "upcasts_loss", "upcasts_scores", "class_token", "tower"),
 }
 _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
     # A number whose default is 0 may be 0.

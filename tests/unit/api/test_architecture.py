@@ -10,7 +10,7 @@ from memtune.model.architecture import Architecture, Experts, Image
 
 # `norm` is how a job writes rms_norm. The rest comes with Hugging Face families and has no plain fact.
 NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names", "tower"}
-NOT_WRITTEN |= {"ffn_dropout", "makes_scores", "attention_softcap", "logit_softcap", "upcasts_loss"}
+NOT_WRITTEN |= {"ffn_dropout", "makes_scores", "attention_softcap", "logit_softcap", "upcasts_loss", "upcasts_scores"}
 # Their defaults derive from other facts.
 DERIVED = {"kv_heads", "head_dim", "ffn_size", "vocab_size", "head", "kind"}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import accuracy
 import accuracy_device
@@ -106,6 +108,37 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("llama-2-7b", "transformers 4.48.1", True),
     ):
         assert row(model=model, notes=notes).recipe.upcasts_loss == upcasts, (model, notes)
+
+
+@pytest.mark.parametrize(
+    ("notes", "changes"),
+    [
+        ("loss in 16 bits", {"upcasts_loss": False}),
+        ("softmax in 16 bits", {"upcasts_scores": False}),
+        ("compiled loss", {"compiles_loss": True}),
+        ("shifted logits; outputs dropped", {"shifts_logits": True, "drops_outputs": True}),
+        ("transformers' Trainer", {"drops_outputs": True}),
+        ("transformers' model", {"counts_layers": True}),
+        ("transformers 4.48.1", {"shifts_logits": True}),
+        ("transformers 4.45.0", {"shifts_logits": True, "returns_fp32_logits": True}),
+        ("deferred reduction, reduced in fp32", {"defers_reduction": True, "reduce_bytes": 4}),
+        ("whole logits, whole embedding", {"whole_logits": True, "whole_embedding": True}),
+    ],
+)
+def test_notes_tell_what_a_program_does(notes: str, changes: dict[str, Any]) -> None:
+    plain = row(notes="grad accum 1").recipe
+    assert row(notes=f"grad accum 1; {notes}").recipe == replace(plain, **changes)
+
+
+def test_a_loss_beside_a_compiled_model_is_compiled_unless_the_notes_say_otherwise() -> None:
+    assert row(compiled="yes").recipe.compiles_loss
+    assert not row(compiled="yes", notes="the loss is not compiled").recipe.compiles_loss
+
+
+def test_buckets_that_transformers_fills_in_have_the_square_of_the_hidden_size() -> None:
+    sharded = {"framework": "deepspeed", "zero_stage": "2", "shard_world": "8"}
+    assert row(**sharded, notes="auto buckets").recipe.bucket_elements == 4096**2
+    assert row(**sharded).recipe.bucket_elements == 500_000_000
 
 
 def test_other_words_for_the_same_thing() -> None:

@@ -1,15 +1,17 @@
 """Every formula of the memory model with a number worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.formulas.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
-from memtune.memory.formulas.buffers import logit_bytes
+from memtune.memory.formulas.buffers import buffer_terms, logit_bytes
 from memtune.memory.formulas.recipe import SCALE_BYTES, Recipe, lower
 from memtune.memory.formulas.shape import shape_of
+from memtune.memory.formulas.states import state_terms
 from memtune.memory.formulas.terms import PHASES
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
@@ -188,14 +190,39 @@ def test_logits_that_a_loop_keeps_are_widened_by_accelerate() -> None:
         # 4 bytes instead of 2 beside what the loss makes, and 4 until the next micro-batch has its own.
         more = _bytes(plan, "logits", "loss", loop) - _bytes(plan, "logits", "loss", plain)
         assert more == pytest.approx(2 * logits)
-        for phase in ("forward", "backward", "reduce", "step"):
+        for phase in ("backward", "reduce", "step"):
             assert _bytes(plan, "logits", phase, loop) == 4 * logits
             assert _bytes(plan, "logits", phase, plain) == 0
+    # At the end of the forward pass 4 bytes of the loss's own copy and 4 of the log-softmax, beside the logits.
+    assert _bytes("bf16-ddp-full-mb1x8", "logits", "forward", loop) == (4 + 8) * logits
+    assert _bytes("bf16-ddp-full-mb1x8", "logits", "forward", plain) == (2 + 8) * logits
+    assert _bytes("fp16-fsdp-full-mb1x8", "logits", "forward", loop) == 4 * logits
     # DeepSpeed's own precision widens nothing, fp32 needs it not, and a fused loss has no logits.
     for plan in ("bf16-z2-full-mb1x8", "fp32-ddp-full-mb1x8", "bf16-ddp-full-mb1x8-fl"):
         assert [_bytes(plan, "logits", phase, loop) for phase in PHASES] == [
             _bytes(plan, "logits", phase, plain) for phase in PHASES
         ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "each"),
+    [
+        # The log-softmax and two gradients in fp32, without the logits that nobody holds any more.
+        ({}, 12),
+        # A fused kernel or a compiled loss holds them itself.
+        ({"fused_loss_kernel": True}, 2 + 4 + 2),
+        ({"compiles_loss": True}, 2 + 2),
+        # transformers up to 4.48 copied the fp32 logits to shift them, beside the log-softmax and the logits.
+        ({"shifts_logits": True}, 2 + 4 + 4 + 4),
+        # Up to 4.45 it had no others by then, but returned them: whoever keeps them has them beside 12 bytes.
+        ({"shifts_logits": True, "returns_fp32_logits": True}, 4 + 4 + 4),
+        ({"shifts_logits": True, "returns_fp32_logits": True, "drops_outputs": False}, 4 + 12),
+        ({"upcasts_loss": False}, 3 * 2),
+    ],
+)
+def test_logits_that_the_caller_drops(changes: dict[str, bool], each: int) -> None:
+    recipe = replace(_recipe("bf16-z0-full-mb1x8"), **{"drops_outputs": True, **changes})  # type: ignore[arg-type]
+    assert logit_bytes(shape_of(LLAMA_2_7B, None), recipe, CLEAN) == each
 
 
 def test_a_llama_layer_compiled_and_eager() -> None:
@@ -219,14 +246,17 @@ def test_autocast_casts_the_input_of_each_projection() -> None:
     assert layer_bytes(shape_of(gpt2, None), recipe).norms == (8 + 2 * 2) * 768
 
 
-def test_autocast_keeps_copies_of_weights_until_the_loss_and_without_checkpointing_for_longer() -> None:
-    # All but the embedding and the norms' scales in the root, 2 bytes each; a layer recomputed casts its own again.
+def test_autocast_keeps_copies_of_weights_through_the_forward_pass_and_without_checkpointing_for_longer() -> None:
+    # All but the embedding and the norms' scales in the root, 2 bytes each; a layer recomputed casts its own again, and
+    # the head, which is not checkpointed, keeps its copy until the loss is differentiated.
     layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
-    cast = 2 * (32 * layer + 32000 * 4096)
+    head = 2 * 32000 * 4096
+    cast = 2 * 32 * layer + head
     phases = ("forward", "loss", "backward", "step")
     for checkpointing, last in (("none", cast), ("sel", 2 * layer), ("full", 2 * layer), ("every4", 8 * layer)):
         plan = f"bf16-ddp-{checkpointing}-mb1x8"
-        assert [_bytes(plan, "autocast copies", phase) for phase in phases] == pytest.approx([cast, cast, last, 0])
+        loss = cast if checkpointing == "none" else head
+        assert [_bytes(plan, "autocast copies", phase) for phase in phases] == pytest.approx([cast, loss, last, 0])
 
 
 @pytest.mark.parametrize(("activation", "tensors"), [("gelu", 2), ("relu", 1), ("gelu_new", 5), ("quick_gelu", 3)])
@@ -298,6 +328,87 @@ def test_scores_with_a_softcap_are_kept_whatever_kernel_is_asked_for() -> None:
     assert Predictor(workload).predict(plan).step_seconds > Predictor(without).predict(plan).step_seconds
 
 
+def test_dropout_of_scores_takes_the_place_of_the_narrowed_ones() -> None:
+    shape, recipe = replace(shape_of(GPT, None), attention_dropout=0.1), _recipe("bf16-z0-none-mb1x8-eager")
+
+    def scores(**changes: Any) -> float:
+        eager = replace(recipe, **changes)
+        flash = replace(eager, attention=Attention.FLASH)
+        return (layer_bytes(shape, eager).attention - layer_bytes(shape, flash).attention) / (16 * 4096)
+
+    # An fp32 softmax, what is left of its narrowed copy, and a byte of the mask.
+    assert scores() == 4 + 2 + 1
+    # A softmax in 16 bits: its result, what is left of it, and the mask.
+    assert scores(upcasts_scores=False) == 2 + 2 + 1
+    assert scores(compute_bytes=4) == 4 + 4 + 1
+
+
+@pytest.mark.parametrize(("family", "plan", "widens"), [
+    ("gpt2", "bf16-z2-none-mb1x1-eager", False),
+    ("gpt2", "bf16-ddp-none-mb1x1-eager", True),
+    ("llama", "bf16-z2-none-mb1x1-eager", True),
+])  # fmt: skip
+def test_a_familys_own_softmax_may_be_in_16_bits(family: str, plan: str, widens: bool) -> None:
+    workload = Workload(from_hf_config({"model_type": family}), H100, 1, 512, without_autocast=True)
+    assert lower(workload, Plan.parse(plan)).upcasts_scores is widens
+
+
+def test_cuda_has_no_kernel_that_shares_heads_in_32_bits() -> None:
+    grouped = from_hf_config({"model_type": "llama", "num_key_value_heads": 8})
+    workload = Workload(grouped, H100, 1, 2048, in_transformers=True)
+    fp32, shape = lower(workload, Plan.parse("fp32-ddp-none-mb1x1-sdpa")), shape_of(grouped, None)
+    assert fp32.attention is Attention.EAGER
+    # 32 heads x 2048 keys x 4 bytes of the softmax a token, beside queries, keys and values of as many heads.
+    fused = replace(fp32, attention=Attention.SDPA)
+    assert layer_bytes(shape, fp32).attention - layer_bytes(shape, fused).attention == 32 * 2048 * 4
+    for changes, plan in (
+        ({"in_transformers": False}, "fp32-ddp-none-mb1x1-sdpa"),
+        ({}, "bf16-ddp-none-mb1x1-sdpa"),
+        ({"virtual": True}, "fp32-ddp-none-mb1x1-sdpa"),
+        ({"architecture": LLAMA_2_7B}, "fp32-ddp-none-mb1x1-sdpa"),
+    ):
+        assert lower(replace(workload, **changes), Plan.parse(plan)).attention is Attention.SDPA
+
+
+def test_transformers_layers_keep_what_is_counted() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8)
+    other, own = (
+        _bytes("bf16-z2-none-mb8x1", "activations", "loss", replace(workload, in_transformers=each))
+        for each in (False, True)
+    )
+    assert other == pytest.approx(DEFAULT_CONSTANTS.activation_factor * own)
+
+
+def test_gradients_that_fsdp_reduces_with_the_last_micro_batch() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, defers_reduction=True)
+    phases = ("loss", "backward", "reduce", "step")
+
+    def gradients(plan: str) -> list[float]:
+        return [_bytes(plan, "gradients", phase, workload) for phase in phases]
+
+    # Whole ones of earlier micro-batches, in the dtype of the reduction; the step has a share in fp32.
+    assert gradients("bf16-fsdp-full-mb1x8") == [2 * P, 2 * P, 2 * P, 4 * P / 8]
+    assert gradients("bf16-fsdp-full-mb1x8-g32") == [4 * P, 4 * P, 4 * P, 4 * P / 8]
+    # None are left from one micro-batch, and DeepSpeed reduces its own.
+    assert gradients("bf16-fsdp-full-mb8x1") == [0, 0, 4 * P / 8, 4 * P / 8]
+    assert gradients("bf16-z2-full-mb1x8") == [2 * P / 8] * 4
+
+
+def test_tensor_parallelism_may_leave_logits_and_the_embedding_whole() -> None:
+    shape, recipe = shape_of(LLAMA_2_7B, None), replace(_recipe("bf16-z0-full-mb8x1"), tensor_parallel=4)
+    table = 32000 * 4096
+
+    def term(name: str, found: Recipe) -> float:
+        terms = [*state_terms(shape, found), *buffer_terms(shape, found, CLEAN)]
+        return next(term.bytes for term in terms if term.name == name)
+
+    assert term("weights", recipe) == pytest.approx(2 * P / 4)
+    assert term("weights", replace(recipe, whole_embedding=True)) == pytest.approx(2 * (table + (P - table) / 4))
+    # Elementary operations on a quarter of the logits keep one fp32 tensor more.
+    assert term("logits", recipe) == pytest.approx((2 + 4 * 4) * 8 * 4096 * 32000 / 4)
+    assert term("logits", replace(recipe, whole_logits=True)) == pytest.approx(14 * 8 * 4096 * 32000)
+
+
 def test_checkpointing_keeps_inputs() -> None:
     shape, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z0-full-mb1x8")
     assert recipe.checkpointing == FULL
@@ -312,8 +423,9 @@ def test_checkpointing_keeps_inputs() -> None:
         # The logits, their log-softmax and two gradients: in 16 bits, or the last three in 32.
         (BERT, "bf16-fsdp-none-mb2x1", True, 8),
         (BERT, "fp16-z3-full-mb2x1", True, 8),
-        (BERT, "bf16-ddp-none-mb2x1", True, 14),
-        (BERT, "bf16-fsdp-none-mb2x1", False, 14),
+        # Autocast lets the log-softmax widen them, whose gradient is in 16 bits again.
+        (BERT, "bf16-ddp-none-mb2x1", True, 12),
+        (BERT, "bf16-fsdp-none-mb2x1", False, 12),
         (BERT, "fp32-fsdp-none-mb2x1-sdpa", True, 16),
         ({"model_type": "t5"}, "bf16-z1-none-mb2x1", True, 8),
         ({"model_type": "llama"}, "bf16-fsdp-none-mb2x1", True, 14),
@@ -324,8 +436,7 @@ def test_a_model_may_compute_its_own_loss_of_logits_as_they_are(
 ) -> None:
     architecture = from_hf_config(model)
     workload = Workload(architecture, H100, 2, 512, without_autocast=without_autocast)
-    (logits,) = [term for term in Predictor(workload).explain(Plan.parse(plan)) if term.name == "logits"]
-    assert logits.bytes == each * 2 * 512 * architecture.vocab_size
+    assert _bytes(plan, "logits", "loss", workload) == each * 2 * 512 * architecture.vocab_size
 
 
 def test_logits_are_upcast_unless_the_loss_is_fused() -> None:
@@ -499,11 +610,11 @@ def test_an_encoder_decoder_keeps_its_cross_attention_and_the_encoders_output() 
         "t5", Kind.ENCODER_DECODER, 512, 6, 8, 8, 64, 2048, 32128, gated_ffn=False, encoder_layers=4, hidden_dropout=0.1
     )  # fmt: skip
     recipe = _recipe("bf16-z0-none-mb1x8", Workload(t5, H100, 8, 1000))
-    # Per token: two eager RMSNorms of (4 + 2 + 2) h; q, k, v, out and 4 bytes a head; before and after the activation;
-    # a byte for each of two masks.
-    plain = 2 * 8 * 512 + (4 * 2 * 512 + 4 * 8) + 2 * 2 * 2048 + 2 * 512
+    # Per token: two eager RMSNorms of (4 + 2 + 2) h and 2 h of T5's own input; q, k, v, out and 4 bytes a head; before
+    # and after the activation; a byte for each of two masks.
+    plain = 2 * 10 * 512 + (4 * 2 * 512 + 4 * 8) + 2 * 2 * 2048 + 2 * 512
     # Cross-attention has all of that once more but the feed-forward and its norm and mask.
-    cross = 8 * 512 + (4 * 2 * 512 + 4 * 8) + 512
+    cross = 10 * 512 + (4 * 2 * 512 + 4 * 8) + 512
     output = 2 * 512
 
     def kept(recipe: Recipe, phase: str, name: str = "activations") -> float:

@@ -19,6 +19,7 @@ from memtune.plans.knobs import Attention
 
 _KORTHIKANTI = "2205.05198, section 4"
 _SAVED = "torch derivatives.yaml; 2205.05198, section 4"
+_FP32 = 4
 _TENSORS_OF_A_CUBE = 5  # activation_tensors only of gelu_new, which is written out with a power
 
 
@@ -86,8 +87,10 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     if recipe.compiled or not shape.rms_norm:
         # Fused: the residual, and no normalised copy of it.
         return shape.norms * kept * hidden + outputs + shape.modulation * wide * hidden
-    # Eager RMSNorm upcasts to fp32 and keeps that copy; a trainable scale keeps the normalised input too.
-    return shape.norms * (4 * hidden + (kept * hidden if learns else 0)) + outputs
+    # Eager RMSNorm upcasts to fp32 and keeps that copy; a trainable scale keeps the normalised input too. T5's scales
+    # what it did not upcast (modeling_t5.py, T5LayerNorm), and keeps that as well.
+    own = wide * hidden if shape.scales_as_is and wide == kept < _FP32 else 0
+    return shape.norms * (4 * hidden + (kept * hidden if learns else 0) + own) + outputs
 
 
 def _attention(shape: Shape, recipe: Recipe) -> float:
@@ -99,10 +102,13 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
         kept += each * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
-        dropped = (wide + 1) if shape.attention_dropout else 0
+        # A softmax in fp32 keeps its result beside the narrowed one of the next product; dropout's takes the latter's
+        # place, and adds a mask.
+        widened = 4 if wide == 2 and recipe.upcasts_scores else 0
+        dropped = (1 + (0 if widened else wide)) if shape.attention_dropout else 0
         # A tanh keeps its output; scaling by the cap, before and after, keeps nothing.
         capped = wide if shape.attention_softcap and not recipe.compiled else 0
-        kept += scores * (wide + (4 if wide == 2 else 0) + dropped + capped)
+        kept += scores * (wide + widened + dropped + capped)
     return kept
 
 
@@ -184,8 +190,10 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     """What layers keep, and the layer that is being recomputed and differentiated."""
     tokens = recipe.tokens / recipe.tensor_parallel
     # 1F1B keeps as many micro-batches in flight as there are stages, so pipelining does not shrink activations.
-    whole = constants.activation_factor * layer_bytes(shape, recipe).total
-    crossing = constants.activation_factor * cross_bytes(shape, recipe).total if shape.crossed else 0.0
+    # Traces and emulated runs of transformers' models show no tensor beside these.
+    factor = 1.0 if recipe.counts_layers else constants.activation_factor
+    whole = factor * layer_bytes(shape, recipe).total
+    crossing = factor * cross_bytes(shape, recipe).total if shape.crossed else 0.0
     kept, kept_crossing, live = _kept_and_live(shape, recipe, whole, crossing)
     terms = [_kept_term(shape, recipe, kept, tokens, shape.layers)]
     if shape.biased_stacks:
@@ -213,14 +221,15 @@ def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens
 
 
 def _score_gradient_bytes(recipe: Recipe) -> int:
-    """Bytes per score in the backward of an fp32 softmax beside its output: incoming and outgoing gradient.
+    """Bytes per score in the backward of a softmax beside its output: incoming and outgoing gradient.
 
-    On a GPU also the product of output and gradient. What the next product kept in 16 bits is freed by then.
+    On a GPU also the product of output and gradient. What the next product kept beside an fp32 output is freed by then.
     """
     if recipe.attention is not Attention.EAGER or recipe.compiled:
         return 0
     tensors = 2 if recipe.virtual else 3
-    return 4 * tensors - (2 if recipe.compute_bytes == 2 else 0)
+    is_widened = recipe.compute_bytes == 2 and recipe.upcasts_scores  # bytes
+    return 4 * tensors - 2 if is_widened else recipe.compute_bytes * tensors
 
 
 def boundary_bytes(shape: Shape, recipe: Recipe) -> float:

@@ -8,6 +8,7 @@ is gathered in compute precision, the root unit is not resharded after its forwa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.outside import OUTSIDE
@@ -57,7 +58,8 @@ def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Ter
 def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
     """The root unit and one layer, unsharded, in the precision they are gathered in."""
     parallel = recipe.tensor_parallel
-    root = shape.root * recipe.compute_bytes / parallel
+    whole = shape.vocab * shape.hidden if recipe.whole_embedding else 0
+    root = (whole + (shape.root - whole) / parallel) * recipe.compute_bytes
     if shape.quantization == "none":
         return root, shape.layer * recipe.compute_bytes / parallel
     return root, shape.layer * (recipe.base_bytes - recipe.scale_bytes) / parallel
@@ -160,21 +162,36 @@ def _unpacked(shape: Shape, recipe: Recipe) -> Term:
 
 
 def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
-    """Bytes per token and vocabulary entry at the loss.
+    """Bytes per token and vocabulary entry at the loss: as the backward pass begins or, if more, before it.
 
     Eager: the logits, and in fp32, or in their own format if the loss does not upcast them, their log-softmax, its
-    gradient and the gradient of the log-softmax's input. Tensor parallelism computes that in elementary operations,
-    with one tensor more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). A fused kernel
-    keeps one fp32 copy, a compiled loss none: only the logits and their gradient. A tanh that bounds logits keeps its
-    output beside them.
+    gradient and the gradient of the log-softmax's input, which is in the logits' own format if autocast widened them
+    (autocast_mode.cpp: log_softmax takes the wider dtype as its argument). Tensor parallelism computes that in
+    elementary operations, with one tensor more (torch/distributed/tensor/parallel/loss.py,
+    _nll_loss_and_log_softmax_backward). A fused kernel keeps the logits and one fp32 copy, a compiled loss the logits,
+    whoever drops them, and both their gradient. A tanh that bounds logits keeps its output beside them.
     """
+    kept = replace(recipe, drops_outputs=False)
     if recipe.compiles_loss:
-        return _returned_bytes(recipe) + recipe.compute_bytes
+        return _returned_bytes(kept) + recipe.compute_bytes
     if recipe.fused_loss_kernel:
-        return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
-    tensors = 4 / 3 if recipe.tensor_parallel > 1 else 1
+        return _head_bytes(shape, kept) + recipe.compute_bytes + 4
+    tensors = 4 / 3 if recipe.tensor_parallel > 1 and not recipe.whole_logits else 1
     width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
-    return _head_bytes(shape, recipe) + constants.eager_loss_bytes * tensors * width
+    narrowed = 4 - recipe.compute_bytes if recipe.autocasts_loss else 0
+    backward = _head_bytes(shape, recipe) + constants.eager_loss_bytes * tensors * width - narrowed
+    return max(backward, forward_logit_bytes(shape, recipe))
+
+
+def forward_logit_bytes(shape: Shape, recipe: Recipe) -> float:
+    """The same at the end of the forward pass, where autocast still has its copies of weights.
+
+    The logits with a copy in fp32 that the loss makes itself, another one if it shifts them, and their log-softmax.
+    """
+    head = _head_bytes(shape, replace(recipe, drops_outputs=False))
+    log_softmax = 4 if recipe.upcasts_loss else recipe.compute_bytes
+    is_wide = recipe.autocasts_loss or recipe.returns_fp32_logits or recipe.compute_bytes == log_softmax
+    return head + (0 if is_wide else 4) + log_softmax + (log_softmax if recipe.shifts_logits else 0)
 
 
 def _head_bytes(shape: Shape, recipe: Recipe) -> float:
@@ -183,25 +200,34 @@ def _head_bytes(shape: Shape, recipe: Recipe) -> float:
 
 
 def _returned_bytes(recipe: Recipe) -> float:
-    """What the model returns of each logit: accelerate converts it to fp32."""
-    return 4.0 if recipe.keeps_fp32_logits else float(recipe.compute_bytes)
+    """What the caller has of each logit when the backward pass begins: accelerate converts it to fp32."""
+    if recipe.drops_outputs:
+        return 0.0
+    return 4.0 if recipe.keeps_fp32_logits or recipe.returns_fp32_logits else float(recipe.compute_bytes)
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    tokens, each = recipe.decoder.tokens / recipe.tensor_parallel, logit_bytes(shape, recipe, constants)
+    split = 1 if recipe.whole_logits else recipe.tensor_parallel
+    tokens, each = recipe.decoder.tokens / split, logit_bytes(shape, recipe, constants)
     if recipe.fused_loss:
         each = each / FUSED_LOSS_CHUNKS
     elif recipe.chunked_loss:
         # The logits of all chunks stay in compute precision; only one chunk at a time has more.
         kept = _head_bytes(shape, recipe)
         each = kept + (each - kept) / FUSED_LOSS_CHUNKS
-    template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
-    values = (each, tokens, shape.vocab)
-    terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py", True)]
+    template, source = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary", "transformers loss_utils.py"
+    # Only copies of weights beside it can make the end of the forward pass peak.
+    before = min(each, forward_logit_bytes(shape, recipe)) if recipe.autocasts else 0.0
+    terms = [
+        Term("logits", size * tokens * shape.vocab, (phase,), template, (size, tokens, shape.vocab), source, True)
+        for phase, size in ((FORWARD, before), (LOSS, each))
+        if size or phase == LOSS
+    ]
     if recipe.keeps_fp32_logits and shape.vocab:
         # A loop variable holds them until the next micro-batch replaces them.
         template, source = "4 B x {:,.0f} tokens x {} logits kept", "accelerate operations.py, ConvertOutputsToFp32"
-        size, phases = 4.0 * tokens * shape.vocab, (FORWARD, BACKWARD, REDUCE, *STEPPING)
+        phases = (BACKWARD, REDUCE, *STEPPING) if recipe.autocasts else (FORWARD, BACKWARD, REDUCE, *STEPPING)
+        size = 4.0 * tokens * shape.vocab
         terms.append(Term("logits", size, phases, template, (tokens, shape.vocab), source, True))
     if recipe.tensor_parallel > 1 and shape.vocab:
         # Sequence parallelism gathers the whole sequence before the head, and its gradient after (2205.05198, 4.2.2).

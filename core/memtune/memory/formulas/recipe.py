@@ -44,9 +44,13 @@ class Recipe:
     additional ones outside the blocks; its step makes `foreach_bytes` for each parameter, or `alone_bytes` for each
     element of the current weight. `reduce_bytes` is an element of FSDP's gradients during the reduction.
     `keeps_gathered` units stay unsharded from their forward to their backward pass. With `keeps_fp32_logits` a loop
-    variable holds those of its last batch. With `builds_whole` the model is on the GPU before it is sharded. `world`
-    counts the ranks that NCCL joins. `target_length` is the decoder's own if known; `source_length` is the encoder's, 0
-    if they are equal. `keeps_quantized_inputs` says that products with a quantized weight keep their input.
+    variable holds those of its last batch; with `drops_outputs` none but those that the loss saved are left when the
+    backward pass begins. A loss that `shifts_logits` copies them for that. `upcasts_scores` says that an eager softmax
+    is in fp32. With `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep
+    what is counted and nothing else. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
+    With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
+    `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
+    `keeps_quantized_inputs` says that products with a quantized weight keep their input.
     """
 
     backend: str
@@ -74,7 +78,16 @@ class Recipe:
     chunked_loss: bool = False
     fused_loss_kernel: bool = False
     upcasts_loss: bool = True
+    autocasts_loss: bool = False
+    returns_fp32_logits: bool = False
+    shifts_logits: bool = False
     keeps_fp32_logits: bool = False
+    drops_outputs: bool = False
+    upcasts_scores: bool = True
+    counts_layers: bool = False
+    defers_reduction: bool = False
+    whole_logits: bool = False
+    whole_embedding: bool = False
     context_bytes: float = 0.0
     workspace_bytes: float = 0.0
     virtual: bool = False
@@ -173,6 +186,7 @@ class Recipe:
 
 
 _HOPPER = 9  # of compute capability
+_FP32 = 4
 
 
 def sharding_ranks(workload: Workload, plan: Plan) -> int:
@@ -186,8 +200,14 @@ def attention_of(workload: Workload, plan: Plan) -> Attention:
     (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa)
     """
     model = workload.architecture
-    is_eager = isinstance(model, Architecture) and (model.makes_scores or model.attention_softcap)
-    return Attention.EAGER if is_eager else plan.attention
+    if not isinstance(model, Architecture):
+        return plan.attention
+    # Without a mask, transformers lets torch share heads of keys, for which CUDA has no kernel in 32 bits: it makes the
+    # scores (sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp, check_batch_size_and_
+    # num_heads_dense).
+    is_grouped = workload.in_transformers and model.kv_heads < model.heads
+    is_unfused = is_grouped and plan.compute_bytes == _FP32 and not workload.virtual
+    return Attention.EAGER if is_unfused or model.makes_scores or model.attention_softcap else plan.attention
 
 
 def lower(workload: Workload, plan: Plan) -> Recipe:
@@ -228,13 +248,17 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         attention=attention_of(workload, plan),
         fused_loss=plan.fused_loss,
         upcasts_loss=_upcasts_loss(workload, plan),
+        autocasts_loss=_autocasts_loss(workload, plan),
+        upcasts_scores=_upcasts_scores(workload, plan),
+        counts_layers=workload.in_transformers,
+        drops_outputs=workload.drops_outputs,
+        defers_reduction=workload.defers_reduction and sharding.backend == "fsdp",
         # DeepSpeed has its own mixed precision (accelerate accelerator.py, native_amp).
         keeps_fp32_logits=workload.keeps_outputs and compute == 2 and not deepspeed and not plan.fused_loss,
         workspace_bytes=workspace_bytes(workload.gpu.name),
         virtual=workload.virtual,
         compiled=workload.compiled,
-        # FSDP's blocks are compiled one by one, and the loss stays eager unless the job says otherwise.
-        compiles_loss=workload.compiles_loss or (workload.compiled and sharding.backend != "fsdp"),
+        compiles_loss=_compiles_loss(workload, plan),
         target_length=workload.target_length,
         offloads_states=offloads,
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
@@ -267,11 +291,33 @@ def workspace_bytes(gpu: str) -> float:
     return 2 * (32 * MIB if chip.major >= _HOPPER else 8 * MIB + 128 * KIB)
 
 
+def _compiles_loss(workload: Workload, plan: Plan) -> bool:
+    """FSDP's blocks are compiled one by one, and the loss stays eager unless the job says otherwise."""
+    if workload.compiles_loss is not None:
+        return workload.compiles_loss
+    return workload.compiled and plan.sharding.backend != "fsdp"
+
+
 def _upcasts_loss(workload: Workload, plan: Plan) -> bool:
     """Whether the loss uses fp32 logits: through the model's own code, or through autocast, always so with DDP."""
     model = workload.architecture
-    has_autocast = plan.sharding is Sharding.DDP or not workload.without_autocast
-    return has_autocast or not isinstance(model, Architecture) or model.upcasts_loss
+    return _has_autocast(workload, plan) or not isinstance(model, Architecture) or model.upcasts_loss
+
+
+def _autocasts_loss(workload: Workload, plan: Plan) -> bool:
+    """Whether autocast widens logits that the model's own loss would take as they are."""
+    model, is_half = workload.architecture, plan.compute_bytes < _FP32
+    return is_half and _has_autocast(workload, plan) and isinstance(model, Architecture) and not model.upcasts_loss
+
+
+def _upcasts_scores(workload: Workload, plan: Plan) -> bool:
+    """Whether an eager softmax is in fp32, through the model's own code or through autocast."""
+    model = workload.architecture
+    return _has_autocast(workload, plan) or not isinstance(model, Architecture) or model.upcasts_scores
+
+
+def _has_autocast(workload: Workload, plan: Plan) -> bool:
+    return plan.sharding is Sharding.DDP or not workload.without_autocast
 
 
 def keeps_whole_fp32(plan: Plan) -> bool:

@@ -64,6 +64,7 @@ class Shape:
     biased_stacks: int = 0
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
+    scales_as_is: bool = False
 
     @property
     def modulation(self) -> int:
@@ -139,6 +140,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         biased_stacks=(2 if a.kind is Kind.ENCODER_DECODER else 1) if a.relative_position_buckets else 0,
         attention_softcap=a.attention_softcap,
         logit_softcap=a.logit_softcap,
+        scales_as_is=a.kind is Kind.ENCODER_DECODER and a.rms_norm,
     )
 
 

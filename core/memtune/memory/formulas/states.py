@@ -27,7 +27,7 @@ _ZERO = "1910.02054, section 3"
 
 def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     """Every term that does not depend on the batch."""
-    parallel = recipe.tensor_parallel * recipe.pipeline_parallel
+    parallel = _split(shape, recipe)
     terms = _weights(shape, recipe, parallel)
     trainable = shape.trainable / parallel
     if recipe.master_bytes and not recipe.offloads_states:
@@ -44,12 +44,21 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     return terms
 
 
+def _split(shape: Shape, recipe: Recipe) -> float:
+    """How many ranks split the parameters among them, on average."""
+    parallel = recipe.tensor_parallel * recipe.pipeline_parallel
+    if not recipe.whole_embedding:
+        return parallel
+    whole = shape.vocab * shape.hidden / recipe.pipeline_parallel
+    return shape.total / (whole + (shape.total - shape.vocab * shape.hidden) / parallel)
+
+
 def _per_parameter(name: str, phases: tuple[int, ...], each: float, parameters: float, shards: int) -> Term:
     template = "{0:.4g} B x {1:,.0f} parameters" + (" / {2} ranks" if shards > 1 else "")
     return Term(name, each * parameters / shards, phases, template, (each, parameters, shards), _ZERO)
 
 
-def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+def _weights(shape: Shape, recipe: Recipe, parallel: float) -> list[Term]:
     scales = _scales(shape, recipe, parallel)
     if recipe.offloads_weights:
         return scales
@@ -68,7 +77,7 @@ def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
     return [frozen, adapter, *scales]
 
 
-def _scales(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+def _scales(shape: Shape, recipe: Recipe, parallel: float) -> list[Term]:
     """Scales of quantized weights: tensors beside the parameter that are never sharded or offloaded."""
     if shape.quantization == "none":
         return []
@@ -91,6 +100,11 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
     # With one micro-batch per step gradients do not exist before the backward pass; with more they live through it.
     reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
+    if recipe.defers_reduction and recipe.accumulates:
+        # Whole ones of each micro-batch but the last, in the dtype of the reduction
+        # (torch _fsdp_param.py, to_accumulated_grad_if_needed).
+        whole = _per_parameter("gradients", reducing, recipe.reduce_bytes, trainable, 1)
+        return [whole, _per_parameter("gradients", STEPPING, each, trainable, recipe.gradient_shards)]
     if recipe.whole_fp32_gradients:
         # BF16_Optimizer keeps fp32 sums throughout, and the computed gradients until the step (bf16_optimizer.py).
         whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
@@ -126,10 +140,10 @@ def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
     return Term("gradients", size, (BACKWARD, REDUCE), template, values, "torch autograd InputBuffer, AccumulateGrad")
 
 
-def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
-    # Autocast caches a low-precision copy of every weight that a product used until its context ends, after the loss;
-    # copies that a product saved for backward live on. A checkpointed layer saves none, and its recomputation casts in
-    # a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
+def _autocast_copies(shape: Shape, recipe: Recipe, parallel: float) -> list[Term]:
+    # Autocast caches a low-precision copy of every weight that a product used until its context ends, with the forward
+    # pass; copies that a product saved for backward live on. A checkpointed layer saves none, and its recomputation
+    # casts in a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
     cast = (shape.total - shape.root + shape.vocab * shape.hidden) / parallel
     template, source = "{} B x {:,.0f} weights cast by autocast", "aten/src/ATen/autocast_mode.cpp, cached_cast"
 
@@ -141,4 +155,6 @@ def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
     if mode == "none":
         return [copies(cast, (FORWARD, LOSS, BACKWARD))]
     recomputed = recipe.checkpointing.every if mode == "every" else 1
-    return [copies(cast, (FORWARD, LOSS)), copies(min(shape.layer * recomputed / parallel, cast), (BACKWARD,))]
+    head = min(shape.vocab * shape.hidden / parallel, cast)
+    layers = min(shape.layer * recomputed / parallel, cast)
+    return [copies(cast, (FORWARD,)), copies(head, (LOSS,)), copies(layers, (BACKWARD,))]

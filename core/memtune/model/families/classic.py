@@ -43,7 +43,7 @@ def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
 
 def _gpt2(facts: Facts) -> Architecture:
     base = _plain(facts, facts.size_or("n_inner", 4 * facts.size("hidden_size")), _GPT2_NAMES)
-    return replace(base, position_count=facts.size("max_position_embeddings"))
+    return replace(base, position_count=facts.size("max_position_embeddings"), upcasts_scores=False)
 
 
 def _gpt_neox(facts: Facts) -> Architecture:
@@ -96,6 +96,7 @@ def _falcon(facts: Facts) -> Architecture:
         attention_output_bias=bias,
         ffn_bias=bias,
         norms_per_layer=parallel_norms if facts.flag("parallel_attn") else 2,
+        upcasts_scores=False,
     )
 
 

@@ -99,6 +99,7 @@ def _text(facts: Facts, names: ModuleNames) -> Architecture:
         embedding_norm=True,
         final_norm=False,
         upcasts_loss=False,  # torch's CrossEntropyLoss in its own forward, as in T5's
+        upcasts_scores=False,  # nor does the softmax of eager_attention_forward, as in T5, GPT-2 and Falcon
     )
 
 
@@ -156,6 +157,7 @@ def _t5(facts: Facts) -> Architecture:
         relative_position_buckets=facts.size("relative_attention_num_buckets"),
         head=head(facts, _T5_HEADS, Head.LANGUAGE_MODEL),
         upcasts_loss=False,
+        upcasts_scores=False,
         # transformers keeps this module in fp32, whatever the model's dtype.
         unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
