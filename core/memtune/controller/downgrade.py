@@ -47,9 +47,9 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
     """After a failed evaluation or save, keep the plan if the script can shrink that phase itself."""
     if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
-    if kind is OutOfMemoryKind.SAVING and context.job.spec.integration == "lightning":
-        return None  # its strategies always save shards
     plan, workload = plan_of(last), model.workload
+    if kind is OutOfMemoryKind.SAVING and _saves_shards_anyway(context.job.spec.integration, plan):
+        return None
     if last.evaluation_batch:
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
     found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
@@ -62,6 +62,11 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
         found.sharded_save or last.sharded_save,
         last.host_request_bytes,
     )
+
+
+def _saves_shards_anyway(integration: str, plan: Plan) -> bool:
+    """Whether an integration never gathers for a checkpoint; what else the script saves whole, it asks for whole."""
+    return integration == "lightning" or (integration == "accelerate" and plan.sharding.backend == "deepspeed")
 
 
 def _outputs_on_host(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
@@ -113,7 +118,9 @@ def _smaller(
         )
 
     options = [
-        found for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, general, allowed)) if found
+        found
+        for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, general, allowed))
+        if found
     ]
     if not options:
         return None

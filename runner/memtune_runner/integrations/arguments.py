@@ -76,7 +76,7 @@ def deepspeed(settings: Settings) -> dict[str, Any] | None:
     if plan.sharding.backend != "deepspeed":
         return None
     config = config_of(settings, plan)
-    if settings.sharded_save:
+    if settings.sharded_save and settings.integration == "hf-trainer":  # accelerate would refuse to give the weights
         config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = False
     return config
 

@@ -297,9 +297,10 @@ def test_an_out_of_memory_in_a_save_changes_gathering_where_there_is_any(stage: 
     assert "ran out of GPU memory during a save" in event
 
 
-def test_a_save_of_lightning_is_not_asked_for_shards_which_it_saves_anyway() -> None:
+@pytest.mark.parametrize("integration", ["lightning", "accelerate"])
+def test_a_save_that_is_made_of_shards_anyway_is_not_asked_for_them(integration: str) -> None:
     space = {"zeroStages": [3], "checkpointing": ["none", "full"], "backends": ["deepspeed"]}
-    cluster = launched(make_job(nodes=2, integration="lightning", template=template(), tuning={"space": space}))
+    cluster = launched(make_job(nodes=2, integration=integration, template=template(), tuning={"space": space}))
     die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, **SAVED)
     assert not any(each.get("shardedSave") for each in cluster.status["attempts"])
     assert "sharded-save" not in last(cluster)["rung"]
