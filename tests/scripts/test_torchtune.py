@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from script_material import WIDE_CONFIG, Material
-from script_runs import CHECKPOINTS, PROGRAMS, TORCHTUNE, Ended, job, python, run, shrinking
+from script_runs import CHECKPOINTS, PROGRAMS, ROOT, TORCHTUNE, Ended, job, python, run, shrinking
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_a_recipe_is_given_the_plan_by_its_settings(undisturbed: Ended) -> None:
 def test_a_recipe_with_a_checkpointer_of_ones_own_recovers_in_training_with_the_same_losses(
     tokens: Path, material: Material, undisturbed: Ended, tmp_path: Path
 ) -> None:
-    shutil.copy(PROGRAMS / "torchtune_checkpoints.py", tmp_path)
+    shutil.copy(ROOT / "examples" / "scripts" / "torchtune_checkpoints.py", tmp_path)
     saves = {
         "checkpointer._component_": "torchtune_checkpoints.Resumable",
         "checkpointer.samples_per_epoch": 48,

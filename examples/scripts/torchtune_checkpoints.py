@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torchtune.training import FullModelHFCheckpointer  # type: ignore[import-not-found]  # it is a program's
+from torchtune.training import FullModelHFCheckpointer
 
 from memtune_runner import checkpoint_saved
 
 
-class Resumable(FullModelHFCheckpointer):  # type: ignore[misc]  # as above
+class Resumable(FullModelHFCheckpointer):
     """``resume_from_checkpoint`` is the directory to go on from; empty for a fresh start."""
 
     def __init__(
