@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, Material, save_llama
-from script_runs import CHECKPOINTS, PROGRAMS, Ended, job, run, shrinking
+from script_material import HF_CONFIG, Material, save_bert, save_llama
+from script_runs import CHECKPOINTS, PROGRAMS, Ended, job, losses_below, python, run, shrinking
 
 # Of eight samples, what its layers pass on needs segments of 20 MiB.
 WIDE = {**HF_CONFIG, "intermediate_size": 1280}
@@ -39,3 +39,19 @@ def test_sentence_embeddings_recover_in_training_with_the_same_losses(
     ended.check_applied()
     assert ended.samples == 96
     assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
+
+
+def test_a_reranker_that_ddp_would_refuse_has_the_losses_that_it_has_without_memtune(
+    material: Material, tmp_path: Path
+) -> None:
+    # Its loss uses a weight outside of the model's forward.
+    model = save_bert(tmp_path / "model", material.llama, 1280)
+    python(PROGRAMS / "cross_encoder.py", model, material.alike, tmp_path / "alone")
+    command = ["python", str(PROGRAMS / "cross_encoder.py"), str(model), str(material.alike), f"{CHECKPOINTS}/run"]
+    shrunk = shrinking("128Mi", 3, "67%")
+    ended = run(job(command, "fp32-ddp-none-mb8x1-sdpa", model={"hfConfig": WIDE}, resources=shrunk), tmp_path)
+    first, last = ended.status["attempts"]
+    assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", 16)
+    ended.check_applied()
+    assert ended.samples == 96
+    assert ended.losses == pytest.approx(losses_below(tmp_path / "alone"), rel=5e-3)

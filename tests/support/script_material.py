@@ -123,6 +123,19 @@ def save_llama(directory: Path, described: dict[str, Any] = HF_CONFIG) -> Path:
     return directory
 
 
+def save_bert(directory: Path, tokenizer: Path, width: int) -> Path:
+    """An encoder with random weights that gives one number, and a tokenizer that is there already."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": width}
+    config = BertConfig(**shape, vocab_size=384, max_position_embeddings=128, num_labels=1)
+    BertForSequenceClassification(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(directory)
+    return directory
+
+
 def sentence(number: int, words: int = 12) -> str:
     """An endless series of sentences, always the same for the same number."""
     return " ".join(_WORDS[(number * 7 + place * (number % 5 + 3)) % len(_WORDS)] for place in range(words))

@@ -27,8 +27,12 @@ TORCHTUNE = ROOT / ".venv" / "torchtune"
 PROGRAMS = ROOT / "tests" / "scripts" / "programs"
 GLOBAL_BATCH = 8
 LENGTH = 64
-# The loss that our loops print for each optimizer step; the last line of a repeated step counts.
-_PRINTED_LOSS = re.compile(r"^(?:\[rank 0\] )?step (\d+) loss ([\d.]+)$", re.MULTILINE)
+# The loss of each optimizer step as our loops, LitGPT and torchtune write it; the last line of a repeated step counts.
+_WRITTEN_LOSS = re.compile(
+    r"^(?:\[rank 0\] )?(?:Epoch \d+ \| iter \d+ (?=.*\(step\)$))?"
+    r"step (\d+)(?: loss | \| loss train: | \| loss:)([\d.]+)",
+    re.MULTILINE | re.IGNORECASE,
+)
 CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
 
 
@@ -106,7 +110,8 @@ def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: 
     assert (done.returncode == 0) is succeeds, done.stdout + "".join(f"\n{log[-4000:]}" for log in logs)
     status = json.loads((state / "job.json").read_text())["status"]
     reports = [read_report((path / "report.json").read_text()) for path in runs]
-    losses = _losses(state) or {int(step): float(loss) for step, loss in _PRINTED_LOSS.findall("".join(logs))}
+    written = [*logs, *(path.read_text() for path in sorted(state.glob("checkpoints/**/log_*.txt")))]
+    losses = losses_below(state) or {int(step): float(loss) for step, loss in _WRITTEN_LOSS.findall("".join(written))}
     return Ended(status, reports, losses, done.stdout, "".join(logs), body["spec"]["training"]["globalBatchSize"])
 
 
@@ -123,8 +128,8 @@ def _environment(packages: Path) -> dict[str, str]:
     }
 
 
-def _losses(state: Path) -> dict[int, float]:
+def losses_below(directory: Path) -> dict[int, float]:
     """The loss of each step, from the last checkpoint of transformers' Trainer."""
-    states = sorted(state.glob("checkpoints/**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    states = sorted(directory.glob("**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     history = json.loads(states[-1].read_text())["log_history"] if states else []
     return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}

@@ -47,9 +47,9 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
     """After a failed evaluation or save, keep the plan if the script can shrink that phase itself."""
     if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
-    if kind is OutOfMemoryKind.SAVING and context.job.spec.integration == "lightning":
-        return None  # its strategies always save shards
     plan, workload = plan_of(last), model.workload
+    if kind is OutOfMemoryKind.SAVING and _saves_shards_anyway(context.job.spec.integration, plan):
+        return None
     if last.evaluation_batch:
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
     found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
@@ -62,6 +62,11 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
         found.sharded_save or last.sharded_save,
         last.host_request_bytes,
     )
+
+
+def _saves_shards_anyway(integration: str, plan: Plan) -> bool:
+    """Whether an integration never gathers for a checkpoint; what else the script saves whole, it asks for whole."""
+    return integration == "lightning" or (integration == "accelerate" and plan.sharding.backend == "deepspeed")
 
 
 def _outputs_on_host(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
@@ -96,10 +101,15 @@ def _smaller(
     """The fastest plan that the space or the ladder offers."""
     plan = plan_of(last)
     expected, phase = model.expected_bytes(plan), PHASE_OF.get(kind)
+    in_micro_batches = kind is OutOfMemoryKind.EVALUATION and last.evaluation_batch == plan.micro_batch
+    # Smaller training activations make no room for a save, nor for an evaluation in batches of its own.
+    general = OutOfMemoryKind.ACTIVATION if in_micro_batches else OutOfMemoryKind.STATE if phase else kind
 
     def allowed(option: Plan) -> bool:
         is_smaller = option != plan and model.expected_bytes(option) < expected
-        if is_smaller and phase:
+        if is_smaller and in_micro_batches:
+            is_smaller = option.micro_batch < plan.micro_batch
+        elif is_smaller and phase:
             is_smaller = model.predict(option).phases[phase].expected < model.predict(plan).phases[phase].expected
         return (
             is_smaller
@@ -108,7 +118,9 @@ def _smaller(
         )
 
     options = [
-        found for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, kind, allowed)) if found
+        found
+        for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, general, allowed))
+        if found
     ]
     if not options:
         return None
@@ -144,13 +156,11 @@ def _by_ladder(
 ) -> Plan | None:
     """The plan that the ladder reaches from the one that failed, within the space and the user's consent."""
     usable, expected = model.usable_bytes, model.expected_bytes(plan)
-    # Smaller training activations make no room for an evaluation or a save.
-    general = OutOfMemoryKind.STATE if kind in PHASE_OF else kind
     found = descend(
         model.workload,
         model.predictor,
         plan,
-        Failure(general, max(expected - usable, 0.0)),
+        Failure(kind, max(expected - usable, 0.0)),
         consent=frozenset(context.job.spec.retry.consent),
         margin_bytes=model.headroom * usable,
         allowed=lambda option: model.space.has(option) and allowed(option),

@@ -52,9 +52,9 @@ FRAMEWORKS = (
         "LitGPT",
         (("litgpt",),),
         ("litgpt",),
-        "set integration env, and pass --train.micro_batch_size $(MEMTUNE_MICRO_BATCH) and --train.global_batch_size "
-        "$(MEMTUNE_GLOBAL_BATCH) to it",
-        ("env",),
+        "set integration lightning, and pass --train.micro_batch_size $(MEMTUNE_MICRO_BATCH) and "
+        "--train.global_batch_size $(MEMTUNE_GLOBAL_BATCH) to it",
+        ("env", "lightning"),
     ),
     Framework("Axolotl", (("axolotl",),), ("axolotl",), _HF_TRAINER),
     Framework("LLaMA-Factory", (("llamafactory-cli",), ("lmf",)), ("llamafactory", "llmtuner"), _HF_TRAINER),

@@ -37,11 +37,11 @@ def refuse(settings: Settings) -> None:
 def leave_unwrapped(settings: Settings, accelerator_class: Any, patches: Patches) -> None:
     """Keep accelerate from wrapping a model in DistributedDataParallel on a single GPU, as without a launcher.
 
-    The launcher's variables make accelerate assume several GPUs. DDP would hold a second copy of all gradients there
-    and reduce it with nobody.
+    The launcher's variables make accelerate assume several GPUs or, on a virtual GPU, several CPUs. DDP would hold a
+    second copy of all gradients there, reduce it with nobody, and refuse models that use a weight outside of forward.
     """
     if settings.world == 1 and settings.plan.sharding is Sharding.DDP:
-        patches.replace(accelerator_class, "multi_device", property(lambda _: False))
+        patches.replace(accelerator_class, "distributed_type", property(lambda _: "NO"))
 
 
 def mixed_precision(plan: Plan) -> str:
@@ -76,7 +76,7 @@ def deepspeed(settings: Settings) -> dict[str, Any] | None:
     if plan.sharding.backend != "deepspeed":
         return None
     config = config_of(settings, plan)
-    if settings.sharded_save:
+    if settings.sharded_save and settings.integration == "hf-trainer":  # accelerate would refuse to give the weights
         config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = False
     return config
 

@@ -1,6 +1,6 @@
 """Writes what `litgpt finetune` takes for a pretrained model: random weights of LitGPT's own, and a given tokenizer.
 
-python make_litgpt.py TOKENIZER_DIRECTORY DIRECTORY
+python make_litgpt.py TOKENIZER_DIRECTORY DIRECTORY WIDTH
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 from litgpt.config import Config
 from litgpt.model import GPT
 
-tokenizer, directory = map(Path, sys.argv[1:])
+tokenizer, directory = map(Path, sys.argv[1:3])
 directory.mkdir()
 config = Config(
     name="tiny",
@@ -30,7 +30,7 @@ config = Config(
     bias=False,
     norm_class_name="RMSNorm",
     mlp_class_name="LLaMAMLP",
-    intermediate_size=64,
+    intermediate_size=int(sys.argv[3]),
 )
 torch.save(GPT(config).state_dict(), directory / "lit_model.pth")
 (directory / "model_config.yaml").write_text(yaml.safe_dump(asdict(config)))

@@ -254,6 +254,19 @@ def test_a_script_that_keeps_its_evaluation_batch_is_not_asked_twice() -> None:
     assert not {"checkpointing", "micro-batch"} & set(after["rung"].split("+"))
 
 
+def test_a_script_that_evaluates_in_its_micro_batch_gets_a_smaller_one() -> None:
+    cluster = launched()
+    plan = Plan.parse(last(cluster)["plan"])
+    assert plan.micro_batch > 1
+    for _ in range(2):
+        taken = Applied(evaluation_batch=plan.micro_batch)
+        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, applied=taken, **SAVED)
+        cluster.start(last(cluster)["name"])
+    first, asked, after = cluster.status["attempts"]
+    assert (asked["plan"], asked["rung"]) == (first["plan"], "evaluation-batch")
+    assert Plan.parse(after["plan"]).micro_batch < plan.micro_batch
+
+
 @pytest.mark.parametrize(("integration", "moves"), [("hf-trainer", True), ("lightning", False)])
 def test_an_evaluation_in_batches_of_one_moves_its_outputs_to_the_host_where_the_integration_can(
     integration: str, moves: bool
@@ -283,9 +296,10 @@ def test_an_out_of_memory_in_a_save_changes_gathering_where_there_is_any(stage: 
     assert "ran out of GPU memory during a save" in event
 
 
-def test_a_save_of_lightning_is_not_asked_for_shards_which_it_saves_anyway() -> None:
+@pytest.mark.parametrize("integration", ["lightning", "accelerate"])
+def test_a_save_that_is_made_of_shards_anyway_is_not_asked_for_them(integration: str) -> None:
     space = {"zeroStages": [3], "checkpointing": ["none", "full"], "backends": ["deepspeed"]}
-    cluster = launched(make_job(nodes=2, integration="lightning", template=template(), tuning={"space": space}))
+    cluster = launched(make_job(nodes=2, integration=integration, template=template(), tuning={"space": space}))
     die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, **SAVED)
     assert not any(each.get("shardedSave") for each in cluster.status["attempts"])
     assert "sharded-save" not in last(cluster)["rung"]

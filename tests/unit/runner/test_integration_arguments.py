@@ -89,5 +89,8 @@ def test_what_an_earlier_attempt_has_taught_is_kept() -> None:
     taught = replace(settings_of("bf16-z3-none-mb4x8"), sharded_save=True)
     values = arguments.training_arguments(taught)
     assert values["deepspeed"]["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is False
+    asks_for_the_whole = arguments.deepspeed(replace(taught, integration="accelerate"))
+    assert asks_for_the_whole is not None
+    assert asks_for_the_whole["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True
     fsdp = replace(settings_of("bf16-fsdp-none-mb4x8"), sharded_save=True)
     assert arguments.training_arguments(fsdp)["fsdp_config"]["state_dict_type"] == "SHARDED_STATE_DICT"

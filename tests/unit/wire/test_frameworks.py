@@ -59,8 +59,8 @@ def test_a_refusal_names_the_framework_and_the_integration() -> None:
         assert "accelerate" not in framework.integrations
 
 
-def test_only_env_reaches_the_commands_of_litgpt_and_torchtune() -> None:
+def test_the_commands_of_litgpt_and_torchtune_are_reached() -> None:
     assert {each.name: each.integrations for each in FRAMEWORKS if each.integrations} == {
         "torchtune": ("env",),
-        "LitGPT": ("env",),
+        "LitGPT": ("env", "lightning"),
     }

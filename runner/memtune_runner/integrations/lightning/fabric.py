@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune.plans.plan import Plan
 from memtune.wire.report import Phase
-from memtune_runner.checkpoints import lightning
+from memtune_runner.checkpoints import lightning, manifest
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
-from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, training_loader
+from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.rank import phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.training_length import TrainingLength
@@ -120,7 +121,7 @@ def _setup_dataloaders(settings: Settings, length: TrainingLength) -> Inherited:
         if size and settings.plan.accumulation == 1 and length.own_batch is None:
             length.own_batch = size * settings.world
         changed = [
-            _in_micro_batches(each, settings) if asked is trained else each
+            _in_micro_batches(each, settings) if asked is trained else _evaluated_less(each, settings)
             for asked, each in zip(loaders, all_made, strict=True)
         ]
         return changed if len(loaders) > 1 else changed[0]
@@ -130,7 +131,19 @@ def _setup_dataloaders(settings: Settings, length: TrainingLength) -> Inherited:
 
 def _in_micro_batches(loader: Any, settings: Settings) -> Any:
     pad_to = settings.sequence_length if settings.is_probe else None
-    inner = in_micro_batches(loader._dataloader, settings.plan.micro_batch, pad_to)
+    return _with(loader, in_micro_batches(loader._dataloader, settings.plan.micro_batch, pad_to))
+
+
+def _evaluated_less(loader: Any, settings: Settings) -> Any:
+    """Shrink the batches of an ordered loader below those in which an evaluation ran out of memory."""
+    size = batch_size_of(loader._dataloader)
+    if settings.evaluation_batch is None or size is None or not is_in_order(loader._dataloader):
+        return loader
+    return _with(loader, in_micro_batches(loader._dataloader, min(size, settings.evaluation_batch), None))
+
+
+def _with(loader: Any, inner: Any) -> Any:
+    """Return Fabric's wrapper around another loader."""
     return type(loader)(inner, device=loader.device)
 
 
@@ -150,9 +163,20 @@ def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
 
 
 def _load(settings: Settings) -> Inherited:
-    def load(inherited: Inherited, fabric: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(inherited: Inherited, fabric: Any, path: Any, state: Any = None, *args: Any, **kwargs: Any) -> Any:
         # A script may load initial weights, too.
-        is_resumed = settings.resume_from is not None and Path(path) == settings.resume_from
-        return inherited(fabric, lightning.resume_from(settings, path) if is_resumed else path, *args, **kwargs)
+        if settings.resume_from is None or Path(path) != settings.resume_from:
+            return inherited(fabric, path, state, *args, **kwargs)
+        result = inherited(fabric, lightning.resume_from(settings, path), state, *args, **kwargs)
+        if state is not None:
+            _recount(state, manifest.read(settings.resume_from).plan, settings.plan)
+        return result
 
     return load
+
+
+def _recount(state: dict[str, Any], saved: Plan, wanted: Plan) -> None:
+    """Convert the batches that LitGPT's loops count beside their optimizer steps, to skip them in a resume."""
+    steps = state.get("step_count")
+    if isinstance(steps, int) and state.get("iter_num") == steps * saved.accumulation:
+        state["iter_num"] = steps * wanted.accumulation
