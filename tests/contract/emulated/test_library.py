@@ -1,17 +1,23 @@
-"""The emulated GPU's C library, compiled alone and called as torch would: accounting, copies, driver, messages."""
+"""The emulated GPU's libraries, built without torch and called as torch would: accounting, copies, driver, messages."""
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memtune.units import GIB, MIB
-from memtune_runner.emulated.build import SOURCES, stubs
+from memtune_runner.emulated import build
+from memtune_runner.emulated.errors import NoCompilerError
+from memtune_runner.emulated.process import stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
 _OUT_OF_MEMORY = 2
@@ -20,14 +26,16 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no 
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("MEMTUNE_EMULATED_GPU", _GPU)
-    generated = tmp_path / "stubs.c"
-    generated.write_text(stubs(["cublasSgemm_v2", "cusolverDnCreate"], []))
-    built = tmp_path / "library.so"
-    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    subprocess.run(["cc", *options, *SOURCES.glob("*.c"), generated, "-o", built], check=True)
-    return ctypes.CDLL(str(built))
+    monkeypatch.setenv("CC", "cc -Werror")
+    build.compile_library(13, tmp_path / "libmemtune_gpu.so")
+    stubs = tmp_path / build.LIBRARY
+    undefined = ["cublasSgemm_v2", "cusolverDnCreate", "cusparseCreate", "cudaMalloc"]
+    stubs.write_bytes(build.stubs(undefined, ["cudaMalloc"]))
+    library = ctypes.CDLL(str(stubs))
+    yield library
+    _ctypes.dlclose(library._handle)  # or the next test would get this one's books
 
 
 def _allocate(library: Any, size: int) -> tuple[int, int]:
@@ -138,12 +146,11 @@ def test_peers_hold_what_this_rank_holds(library: Any) -> None:
 
 
 def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> None:
-    library.emulated_stub.restype = ctypes.c_char_p
+    assert list(stub_calls(library)) == []
     assert library.cublasSgemm_v2() == 0
-    assert library.cusolverDnCreate() == 0
-    assert library.emulated_stub(0) == b"cusolverDnCreate"
-    assert library.emulated_stub(1) is None
-    assert library.emulated_stub_calls(0) == 1
+    for _ in range(2):
+        assert library.cusparseCreate() == 0
+    assert list(stub_calls(library)) == [("cusparseCreate", 2)]
 
 
 def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
@@ -155,3 +162,39 @@ def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
     assert library.cudaFree(address) == 0
     assert _free_bytes(library) == free
     assert library.cudaFree(address) != 0
+
+
+def test_a_package_builds_the_gpu_without_a_compiler(tmp_path: Path) -> None:
+    package, torch = tmp_path / "memtune_runner", tmp_path / "torch"
+    shutil.copytree(build.SOURCES.parents[1], package)
+    (torch / "lib").mkdir(parents=True)
+    source = tmp_path / "torch.c"
+    source.write_text(
+        "int cudaMalloc(void), cusparseCreate(void);\nint needs(void) { return cudaMalloc() + cusparseCreate(); }"
+    )
+    absent = tmp_path / "libcusparse.so.12"
+    options = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed"]
+    subprocess.run([*options, "-x", "c", os.devnull, f"-Wl,-soname,{absent.name}", "-o", absent], check=True)
+    subprocess.run([*options, source, absent, "-o", torch / "lib" / "libtorch_cuda.so"], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    subprocess.run([sys.executable, "-m", "memtune_runner.emulated.build"], check=True, env=environment)
+    use = (
+        "import ctypes, pathlib, sys; from memtune_runner.emulated.build import build\n"
+        f"made = build(pathlib.Path({str(torch)!r}), '2.13.0', '12.6', pathlib.Path({str(tmp_path)!r}))\n"
+        "standin = ctypes.CDLL(str(made / 'empty' / 'libcusparse.so.12'))\n"
+        "print(standin.cusparseCreate(), standin.cudaGetLastError())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", use],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**environment, "PATH": "/nowhere"},
+    )
+    assert (done.stdout, done.stderr) == ("0 0\n", "")
+
+
+def test_without_a_compiler_a_checkout_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoCompilerError, match="no C compiler is here, and this copy of MemTune was not built with"):
+        build.compile_library(13, tmp_path / "library.so")
