@@ -55,6 +55,11 @@ class Emulation:
             "hostPeakBytes": _host_peak_bytes(),
             "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
             "kernelLaunches": _number(library, "emulated_launches"),
+            "matrixProducts": {
+                "calls": _number(library, "emulated_matrix_products"),
+                "flops": _number(library, "emulated_matrix_flops"),
+            },
+            "collectives": list(collectives(library)),
             "stubs": [{"name": name, "calls": calls} for name, calls in stub_calls(library)],
             "compilations": self._compilations,
             "values": self._values.report(),
@@ -92,6 +97,16 @@ def _number(library: Any, name: str) -> int:
     function = getattr(library, name)
     function.restype = ctypes.c_uint64
     return int(function())
+
+
+def collectives(library: Any) -> Iterator[dict[str, Any]]:
+    """Yield the kinds of collectives that were called: how often, and with how many bytes."""
+    library.emulated_collective.restype = ctypes.c_char_p
+    calls, size, place = ctypes.c_uint64(), ctypes.c_uint64(), 0
+    while name := library.emulated_collective(ctypes.c_size_t(place), ctypes.byref(calls), ctypes.byref(size)):
+        if calls.value:
+            yield {"name": name.decode(), "calls": calls.value, "bytes": size.value}
+        place += 1
 
 
 def stub_calls(library: Any) -> Iterator[tuple[str, int]]:

@@ -17,7 +17,7 @@ import pytest
 from memtune.units import GIB, MIB
 from memtune_runner.emulated import build
 from memtune_runner.emulated.errors import NoCompilerError
-from memtune_runner.emulated.process import stub_calls
+from memtune_runner.emulated.process import collectives, stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
 _OUT_OF_MEMORY = 2
@@ -143,6 +143,7 @@ def test_peers_hold_what_this_rank_holds(library: Any) -> None:
     sent, received = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 4)()
     library.ncclAllGather(sent, received, ctypes.c_size_t(1), 4, communicator, None)
     assert list(received) == [7, 7, 7, 7]
+    assert list(collectives(library)) == [{"name": "all-gather", "calls": 1, "bytes": 32}]
 
 
 def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> None:
@@ -151,6 +152,37 @@ def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> N
     for _ in range(2):
         assert library.cusparseCreate() == 0
     assert list(stub_calls(library)) == [("cusparseCreate", 2)]
+
+
+def test_operations_of_matrix_products_are_counted(library: Any) -> None:
+    m, n, k, batch = 3, 5, 7, 11
+    shape = (None, 0, 1, m, n, k)
+    library.emulated_matrix_flops.restype = library.emulated_matrix_products.restype = ctypes.c_uint64
+    library.cublasGemmEx(*shape)
+    assert library.emulated_matrix_flops() == 2 * m * n * k
+    library.cublasCgemm_v2(*shape)
+    library.cublasSgemmBatched(*shape, None, None, 3, None, 7, None, None, 3, batch)
+    strides = [ctypes.c_int64(each) for each in (21, 35, 15)]
+    library.cublasGemmStridedBatchedEx(
+        *shape, None, None, 14, 3, strides[0], None, 14, 7, strides[1], None, None, 14, 3, strides[2], batch, 68, 99
+    )
+    assert library.emulated_matrix_flops() == 2 * m * n * k * (1 + 4 + 2 * batch)
+    assert library.emulated_matrix_products() == 4
+
+
+def test_operations_of_cublas_lt_are_counted_by_the_sizes_of_its_matrices(library: Any) -> None:
+    layouts = [ctypes.c_void_p() for _ in range(3)]
+    for layout, (rows, columns) in zip(layouts, ((7, 3), (7, 5), (3, 5)), strict=True):
+        size = [ctypes.c_uint64(each) for each in (rows, columns, rows)]
+        library.cublasLtMatrixLayoutCreate(ctypes.byref(layout), 14, *size)
+        library.cublasLtMatrixLayoutSetAttribute(layout, 5, ctypes.byref(ctypes.c_int(2)), ctypes.c_size_t(4))
+    a, b, d = layouts
+    library.cublasLtMatmul(
+        None, None, None, None, a, None, b, None, None, d, None, d, None, None, ctypes.c_size_t(0), None
+    )
+    library.emulated_matrix_flops.restype = ctypes.c_uint64
+    assert library.emulated_matrix_flops() == 2 * 3 * 5 * 7 * 2
+    assert all(library.cublasLtMatrixLayoutDestroy(layout) == 0 for layout in layouts)
 
 
 def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
