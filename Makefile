@@ -105,7 +105,7 @@ docs: env ## the documentation as a site in build/site; a broken link ends it
 .PHONY: dist
 dist: env ## the wheel, tried in an environment of its own, and the source distribution, in dist/python
 	rm -rf dist/python
-	.venv/bin/hatchling build --directory dist/python
+	tools/build_wheel.sh dist/python
 	tools/try_wheel.sh dist/python/*.whl
 
 .PHONY: chart

@@ -34,11 +34,19 @@ RUN sed -i "s/if sys.platform != 'linux':/if __import__('shutil').which('c++') i
         /opt/memtune/lib/python3*/site-packages/deepspeed/ops/op_builder/cpu/comm.py \
     && python3 -c 'import deepspeed.ops; assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False'
 
+# What the users' pods emulate a GPU with: their images need no compiler.
+FROM ${BASE} AS emulated
+COPY tools/zig.lock /locks/
+RUN pip install --no-cache-dir --require-hashes -r /locks/zig.lock
+COPY core/memtune /app/memtune
+COPY runner/memtune_runner /app/memtune_runner
+RUN cd /app && CC="python3 -m ziglang cc --target=x86_64-linux-gnu.2.17" python3 -m memtune_runner.emulated.build
+
 # Nothing is run from here on, so nothing of the machine that builds can end in the image.
 FROM ${BASE}
 COPY --from=packages /opt/memtune /opt/memtune
 COPY core/memtune /app/memtune
-COPY runner/memtune_runner /app/memtune_runner
+COPY --from=emulated /app/memtune_runner /app/memtune_runner
 # Without an entry in /etc/passwd torch wants to know a user's name from the environment.
 ENV PATH=/opt/memtune/bin:/usr/local/bin:/usr/bin:/bin PYTHONPATH=/app PYTHONUNBUFFERED=1 HOME=/tmp USER=memtune
 USER 65532:65532

@@ -7,6 +7,8 @@ lock() { .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
 [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --require-hashes -r tools/uv.lock
 printf 'uv\n' | lock - --output-file tools/uv.lock
 printf 'hatchling\nsetuptools\nwheel\n' | lock - --output-file tools/build.lock
+# Compiles the emulated GPU on any machine, for any release of the C library: packages go where no compiler is.
+printf 'ziglang\n' | lock - --output-file tools/zig.lock
 
 # torch is pinned on its own in torch.lock, as its builds differ in hash; the CUDA libraries it names are never wanted here.
 cuda=$(printf -- '--no-emit-package %s ' torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \

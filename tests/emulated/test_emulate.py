@@ -154,3 +154,19 @@ def test_what_cannot_be_emulated_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     code, sentence = refused("--", str(PYTHON), "train.py")
     assert code == 3
     assert "no C compiler" in sentence
+
+
+def test_matrix_products_and_collectives_are_counted(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import distributed, nn\ndistributed.init_process_group('nccl')\n"
+        "layers = nn.Embedding(100, 64), nn.Linear(64, 128), nn.Linear(128, 100, bias=False)\n"
+        "model = nn.Sequential(*layers).cuda().bfloat16()\n"
+        "model(torch.ones(256, dtype=torch.int64, device='cuda')).sum().backward()\n"
+        "distributed.all_reduce(torch.ones(1000, device='cuda'))\n"
+    )
+    code, result = emulate(script, "--ranks", "8")
+    assert code == 0, result["printed"][-2000:]
+    # Six operations for each weight and token.
+    assert result["measured"]["matrixProducts"] == {"calls": 6, "flops": 6 * (64 * 128 + 128 * 100) * 256}
+    assert result["measured"]["collectives"] == [{"name": "all-reduce", "calls": 1, "bytes": 4000}]

@@ -64,7 +64,7 @@ def _run_command(arguments: argparse.Namespace) -> int:
 
 
 def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
-    from memtune_cli.views.emulate_page import caveats, size
+    from memtune_cli.views.emulate_page import asked, caveats, size
 
     gpu, measured = result["gpu"], result["measured"]
     where = f"rank 0 of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
@@ -86,6 +86,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
     yield ""
     yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
+    yield asked(measured)
     yield from caveats(measured)
     torch = result["torch"]
     yield screen.dim(f"torch {torch['version']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, NCCL {torch['nccl']}")

@@ -26,8 +26,8 @@ _NO_TORCH = 3
 _GRACE_SECONDS = 20
 # Fields that only the emulated process knows; None if it never used the GPU or was killed.
 _FOUND = (
-    *("phaseBytes", "hostPeakBytes", "pinnedPeakBytes", "kernelLaunches", "stubs", "compilations", "values"),
-    *("torch", "history"),
+    *("phaseBytes", "hostPeakBytes", "pinnedPeakBytes", "kernelLaunches", "matrixProducts", "collectives"),
+    *("stubs", "compilations", "values", "torch", "history"),
 )
 
 

@@ -47,6 +47,7 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         host, pinned = size(result["hostPeakBytes"]), size(result["pinnedPeakBytes"])
         yield ""
         yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
+        yield f"  {asked(result, result['steps'])}"
     if result["largest"] and result["largest"]["largest"]:
         yield from _largest(screen, result["largest"])
     if result["values"] is not None:
@@ -125,6 +126,17 @@ def size(size_bytes: int) -> str:
     """An amount in a suitable unit."""
     unit = unit_of(size_bytes)
     return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
+
+
+def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
+    """The matrix products and collectives that were asked of the GPU, in all or per step."""
+    products, collectives = measured["matrixProducts"], measured["collectives"]
+    share = max(steps or 1, 1)
+    parts = [
+        f"{products['flops'] / share / 1e12:,.3g} TFLOP of matrix products",
+        *(f"{each['name']} {size(each['bytes'] // share)}" for each in collectives),
+    ]
+    return f"Asked of the GPU{'' if steps is None else ' per step'}: {', '.join(parts)}"
 
 
 def caveats(measured: Mapping[str, Any]) -> Iterator[str]:

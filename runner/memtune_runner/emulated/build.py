@@ -1,22 +1,27 @@
-"""Builds the emulated GPU's libraries for one torch: C sources, stubs for all other symbols, empty libraries."""
+"""Builds the emulated GPU's libraries for one torch: our C, stubs for all other functions, and absent libraries."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from memtune.wire import environment
+from memtune_runner.emulated import elf
 from memtune_runner.emulated.errors import NoCompilerError
 
 LIBRARY = "libmemtune_emulated.so"
 SOURCES = Path(__file__).parent / "native"
+_GPU_LIBRARY = "libmemtune_gpu.so"
+# Releases of CUDA between which a structure changed; each serves those before the next.
+CUDA_MAJORS = (12, 13)
 # NVIDIA's among torch's undefined symbols: the driver, the runtime and the libraries above them.
 _NVIDIA = re.compile(
     r"(__)?cuda[A-Z]\w*|cu[A-Z]\w*|(cublas|cudnn|cusolver|cusparse|cufft|cupti|curand)(Lt)?[A-Z]\w*"
@@ -26,7 +31,7 @@ _NVIDIA_SONAME = re.compile(r"lib(cu|nv|nccl).*\.so[.\d]*")
 # libc10_cuda looks functions of the driver and NVML up by name and asserts that they exist.
 _LOOKED_UP = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w+)(?=\0)")
 # torch opens these by name, whether or not it is linked with them.
-_OPENED = {"libcuda.so.1": (), "libnvidia-ml.so.1": ()}
+_OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
 # These compute into their arguments, or set or end something: they only have to succeed.
 _COMPUTES = re.compile(
     r"cublas(Lt)?([SDCZ]|Is|Id|Ic|Iz|Gemm|Dot|Matmul|Set|Destroy)\w*|\w+(Destroy|Set|Free)[A-Z]?\w*|cublasLt\w+Destroy"
@@ -37,78 +42,32 @@ _COMPUTES = re.compile(
 
 
 class Binaries(NamedTuple):
-    """What an installation's shared libraries need from NVIDIA's."""
+    """What an installation's shared libraries need from NVIDIA's: functions, and libraries that are not there."""
 
     undefined: frozenset[str]
-    versions: dict[str, tuple[str, ...]]
-    search_path: tuple[Path, ...]
+    absent: frozenset[str]
 
 
 def inspect(torch_directory: Path) -> Binaries:
-    """Read the undefined symbols of torch's libraries, the libraries that they need, and where these are searched."""
-    libraries = sorted((torch_directory / "lib").glob("*.so"))
-    undefined: set[str] = set()
-    versions: dict[str, tuple[str, ...]] = dict(_OPENED)
-    path: set[Path] = set()
-    for library in libraries:
-        names = (line.split()[-1].partition("@")[0] for line in _output("nm", "-D", "--undefined-only", library))
-        undefined.update(name for name in names if _NVIDIA.fullmatch(name))
-        if library.name == "libc10_cuda.so":
-            undefined.update(name.decode("ascii") for name in _LOOKED_UP.findall(library.read_bytes()))
-        dynamic = _output("readelf", "--dynamic", "--version-info", "--wide", library)
-        for soname, nodes in _wanted(dynamic).items():
-            versions[soname] = tuple(sorted({*versions.get(soname, ()), *nodes}))
-        path.update(_search_path(dynamic, library.parent))
-    return Binaries(frozenset(undefined), versions, tuple(sorted(path)))
+    """Read what torch's libraries need."""
+    undefined, needed, searched = set[str](), set(_OPENED), set[Path]()
+    for path in sorted((torch_directory / "lib").glob("*.so")):
+        library = elf.read(path)
+        undefined.update(filter(_NVIDIA.fullmatch, library.undefined))
+        needed.update(filter(_NVIDIA_SONAME.fullmatch, library.needed))
+        searched.update(Path(entry.replace("$ORIGIN", str(path.parent))) for entry in library.search_path)
+        if path.name == "libc10_cuda.so":
+            undefined.update(name.decode("ascii") for name in _LOOKED_UP.findall(path.read_bytes()))
+    absent = {soname for soname in needed if not any((directory / soname).exists() for directory in searched)}
+    return Binaries(frozenset(undefined), frozenset(absent))
 
 
-def _output(*command: object) -> list[str]:
-    words = [str(word) for word in command]
-    try:
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
-    except FileNotFoundError:
-        raise NoCompilerError(
-            f"{words[0]} is not installed; install binutils, which a C compiler needs as well"
-        ) from None
-
-
-def _wanted(dynamic: Iterable[str]) -> dict[str, set[str]]:
-    """Return the NVIDIA libraries that one library needs, each with the version nodes that it requires."""
-    wanted: dict[str, set[str]] = {}
-    current = ""
-    for line in dynamic:
-        if needed := re.search(r"\(NEEDED\).*\[(.+)\]", line):
-            if _NVIDIA_SONAME.fullmatch(needed[1]):
-                wanted.setdefault(needed[1], set())
-        elif file := re.search(r"Version: 1 +File: (\S+)", line):
-            current = file[1]
-        elif current in wanted and (node := re.search(r"Name: (\S+) +Flags:", line)):
-            wanted[current].add(node[1])
-    return wanted
-
-
-def _search_path(dynamic: Iterable[str], origin: Path) -> list[Path]:
-    found = (re.search(r"\((?:RPATH|RUNPATH)\).*\[(.+)\]", line) for line in dynamic)
-    entries = [entry for match in found if match for entry in match[1].split(":")]
-    return [Path(os.path.normpath(entry.replace("$ORIGIN", str(origin)))) for entry in entries]
-
-
-def stubs(undefined: Iterable[str], defined: Iterable[str]) -> str:
-    """Return C stubs for the remaining symbols: each succeeds, and calls whose answer may be read are counted."""
+def stubs(undefined: Iterable[str], defined: Iterable[str]) -> bytes:
+    """Return a library of the remaining functions: each succeeds, and calls whose answer may be read are counted."""
     left = sorted(set(undefined) - set(defined))
-    silent = [name for name in left if not _COMPUTES.fullmatch(name)]
-    lines = ["#include <stddef.h>", "#include <stdint.h>"]
-    lines += [f"int {name}(void) {{ return 0; }}" for name in left if name not in set(silent)]
-    lines.append(f"static uint64_t calls[{len(silent) + 1}];")
-    lines += [
-        f"int {name}(void) {{ return __atomic_add_fetch(calls + {place}, 1, __ATOMIC_RELAXED), 0; }}"
-        for place, name in enumerate(silent)
-    ]
-    names = ", ".join([*(f'"{name}"' for name in silent), "NULL"])
-    lines.append(f"static const char *const names[] = {{{names}}};")
-    lines.append("const char *emulated_stub(size_t place) { return names[place]; }")
-    lines.append("uint64_t emulated_stub_calls(size_t place) { return calls[place]; }")
-    return "\n".join(lines) + "\n"
+    silent = [name for name in left if _COMPUTES.fullmatch(name)]
+    counted = [name for name in left if not _COMPUTES.fullmatch(name)]
+    return elf.stubs(LIBRARY, _GPU_LIBRARY, "$ORIGIN", silent, counted)
 
 
 def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | None = None) -> Path:
@@ -116,14 +75,11 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
     directory = (cache or cache_directory()) / f"torch-{torch_version}-{_key(torch_directory, cuda)}"
     if directory.is_dir():
         return directory
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise NoCompilerError("no C compiler is here; install one (Debian: apt-get install gcc libc6-dev), or set CC")
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
         made = Path(temporary, "made")
         made.mkdir()
-        _build_into(made, compiler, inspect(torch_directory), cuda.partition(".")[0])
+        _build_into(made, inspect(torch_directory), cuda)
         try:
             made.rename(directory)
         except OSError:
@@ -149,47 +105,42 @@ def _key(torch_directory: Path, cuda: str) -> str:
     return text.hexdigest()[:12]
 
 
-def _build_into(directory: Path, compiler: str, binaries: Binaries, cuda_major: str) -> None:
-    options = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")
-    library = directory / LIBRARY
-    sources = sorted(SOURCES.glob("*.c"))
-    define = f"-DCUDA_MAJOR={cuda_major}"
-    _compile(compiler, *options, define, *sources, "-o", library)
-    ours = {line.split()[-1] for line in _output("nm", "-D", "--defined-only", library)}
-    generated = directory / "stubs.c"
-    generated.write_text(stubs(binaries.undefined, ours), encoding="ascii")
-    _compile(compiler, *options, define, *sources, generated, f"-Wl,-soname,{LIBRARY}", "-o", library)
+def _build_into(directory: Path, binaries: Binaries, cuda: str) -> None:
+    newest = max(major for major in CUDA_MAJORS if major <= max(int(cuda.partition(".")[0]), CUDA_MAJORS[0]))
+    library = directory / _GPU_LIBRARY
+    prebuilt = prebuilt_library(newest)
+    if prebuilt.exists():
+        shutil.copyfile(prebuilt, library)
+    else:
+        compile_library(newest, library)
+    (directory / LIBRARY).write_bytes(stubs(binaries.undefined, elf.read(library).defined))
     empty = directory / "empty"
     empty.mkdir()
-    absent = [soname for soname in binaries.versions if not _is_there(soname, binaries.search_path)]
-    script = directory / "versions.map"
-    for soname in absent:
-        nodes = binaries.versions[soname]
-        script.write_text("".join(f"{node} {{ }};\n" for node in nodes), encoding="ascii")
-        extra = (f"-Wl,--version-script={script}",) if nodes else ()
+    for soname in binaries.absent:
         # Opening one of these by name and looking a symbol up returns the emulation's.
-        linked = ("-Wl,--no-as-needed", f"-L{directory}", f"-l:{LIBRARY}", "-Wl,-rpath,$ORIGIN/..")
-        _compile(
-            compiler,
-            "-shared",
-            "-x",
-            "c",
-            os.devnull,
-            *extra,
-            f"-Wl,-soname,{soname}",
-            "-o",
-            empty / soname,
-            "-x",
-            "none",
-            *linked,
+        (empty / soname).write_bytes(elf.stubs(soname, LIBRARY, "$ORIGIN/.."))
+
+
+def prebuilt_library(cuda_major: int) -> Path:
+    """Return where a package has the compiled C for these releases of CUDA, if it was built with it."""
+    return SOURCES / f"cuda{cuda_major}.so"
+
+
+def compile_library(cuda_major: int, target: Path) -> None:
+    """Compile the C for torch's release of CUDA."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        raise NoCompilerError(
+            "no C compiler is here, and this copy of MemTune was not built with the emulated GPU; "
+            "install one (Debian: apt-get install gcc libc6-dev), or set CC"
         )
-
-
-def _is_there(soname: str, search_path: Sequence[Path]) -> bool:
-    return any((directory / soname).exists() for directory in search_path)
-
-
-def _compile(*words: object) -> None:
-    done = subprocess.run([str(word) for word in words], check=False, capture_output=True, text=True)
+    options = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-s", "-Wall", "-Wextra", f"-DCUDA_MAJOR={cuda_major}")
+    words = [*compiler, *options, *map(str, sorted(SOURCES.glob("*.c"))), "-o", str(target)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode:
         raise NoCompilerError(f"the C compiler cannot build the emulated GPU: {done.stderr.strip()[-400:]}")
+
+
+if __name__ == "__main__":  # for packages, which go where no compiler is
+    for each in CUDA_MAJORS:
+        compile_library(each, prebuilt_library(each))

@@ -55,7 +55,12 @@ class Emulation:
             "hostPeakBytes": _host_peak_bytes(),
             "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
             "kernelLaunches": _number(library, "emulated_launches"),
-            "stubs": [{"name": name, "calls": calls} for name, calls in _stub_calls(library)],
+            "matrixProducts": {
+                "calls": _number(library, "emulated_matrix_products"),
+                "flops": _number(library, "emulated_matrix_flops"),
+            },
+            "collectives": list(collectives(library)),
+            "stubs": [{"name": name, "calls": calls} for name, calls in stub_calls(library)],
             "compilations": self._compilations,
             "values": self._values.report(),
         }
@@ -94,15 +99,25 @@ def _number(library: Any, name: str) -> int:
     return int(function())
 
 
-def _stub_calls(library: Any) -> Iterator[tuple[str, int]]:
-    library.emulated_stub.restype = ctypes.c_char_p
-    library.emulated_stub.argtypes = library.emulated_stub_calls.argtypes = [ctypes.c_size_t]
-    library.emulated_stub_calls.restype = ctypes.c_uint64
-    place = 0
-    while (name := library.emulated_stub(place)) is not None:
-        if calls := library.emulated_stub_calls(place):
-            yield name.decode(), calls
+def collectives(library: Any) -> Iterator[dict[str, Any]]:
+    """Yield the kinds of collectives that were called: how often, and with how many bytes."""
+    library.emulated_collective.restype = ctypes.c_char_p
+    calls, size, place = ctypes.c_uint64(), ctypes.c_uint64(), 0
+    while name := library.emulated_collective(ctypes.c_size_t(place), ctypes.byref(calls), ctypes.byref(size)):
+        if calls.value:
+            yield {"name": name.decode(), "calls": calls.value, "bytes": size.value}
         place += 1
+
+
+def stub_calls(library: Any) -> Iterator[tuple[str, int]]:
+    """Yield the functions that only pretended to succeed, and how often each was called."""
+    name_at, calls_at = (
+        ctypes.addressof(ctypes.c_char.in_dll(library, name)) for name in ("emulated_stub_names", "emulated_stub_calls")
+    )
+    while name := ctypes.string_at(name_at):
+        if calls := ctypes.c_uint64.from_address(calls_at).value:
+            yield name.decode(), calls
+        name_at, calls_at = name_at + len(name) + 1, calls_at + ctypes.sizeof(ctypes.c_uint64)
 
 
 def _host_peak_bytes() -> int:

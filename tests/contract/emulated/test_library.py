@@ -1,17 +1,23 @@
-"""The emulated GPU's C library, compiled alone and called as torch would: accounting, copies, driver, messages."""
+"""The emulated GPU's libraries, built without torch and called as torch would: accounting, copies, driver, messages."""
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memtune.units import GIB, MIB
-from memtune_runner.emulated.build import SOURCES, stubs
+from memtune_runner.emulated import build
+from memtune_runner.emulated.errors import NoCompilerError
+from memtune_runner.emulated.process import collectives, stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
 _OUT_OF_MEMORY = 2
@@ -20,14 +26,16 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no 
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("MEMTUNE_EMULATED_GPU", _GPU)
-    generated = tmp_path / "stubs.c"
-    generated.write_text(stubs(["cublasSgemm_v2", "cusolverDnCreate"], []))
-    built = tmp_path / "library.so"
-    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    subprocess.run(["cc", *options, *SOURCES.glob("*.c"), generated, "-o", built], check=True)
-    return ctypes.CDLL(str(built))
+    monkeypatch.setenv("CC", "cc -Werror")
+    build.compile_library(13, tmp_path / "libmemtune_gpu.so")
+    stubs = tmp_path / build.LIBRARY
+    undefined = ["cublasSgemm_v2", "cusolverDnCreate", "cusparseCreate", "cudaMalloc"]
+    stubs.write_bytes(build.stubs(undefined, ["cudaMalloc"]))
+    library = ctypes.CDLL(str(stubs))
+    yield library
+    _ctypes.dlclose(library._handle)  # or the next test would get this one's books
 
 
 def _allocate(library: Any, size: int) -> tuple[int, int]:
@@ -135,15 +143,46 @@ def test_peers_hold_what_this_rank_holds(library: Any) -> None:
     sent, received = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 4)()
     library.ncclAllGather(sent, received, ctypes.c_size_t(1), 4, communicator, None)
     assert list(received) == [7, 7, 7, 7]
+    assert list(collectives(library)) == [{"name": "all-gather", "calls": 1, "bytes": 32}]
 
 
 def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> None:
-    library.emulated_stub.restype = ctypes.c_char_p
+    assert list(stub_calls(library)) == []
     assert library.cublasSgemm_v2() == 0
-    assert library.cusolverDnCreate() == 0
-    assert library.emulated_stub(0) == b"cusolverDnCreate"
-    assert library.emulated_stub(1) is None
-    assert library.emulated_stub_calls(0) == 1
+    for _ in range(2):
+        assert library.cusparseCreate() == 0
+    assert list(stub_calls(library)) == [("cusparseCreate", 2)]
+
+
+def test_operations_of_matrix_products_are_counted(library: Any) -> None:
+    m, n, k, batch = 3, 5, 7, 11
+    shape = (None, 0, 1, m, n, k)
+    library.emulated_matrix_flops.restype = library.emulated_matrix_products.restype = ctypes.c_uint64
+    library.cublasGemmEx(*shape)
+    assert library.emulated_matrix_flops() == 2 * m * n * k
+    library.cublasCgemm_v2(*shape)
+    library.cublasSgemmBatched(*shape, None, None, 3, None, 7, None, None, 3, batch)
+    strides = [ctypes.c_int64(each) for each in (21, 35, 15)]
+    library.cublasGemmStridedBatchedEx(
+        *shape, None, None, 14, 3, strides[0], None, 14, 7, strides[1], None, None, 14, 3, strides[2], batch, 68, 99
+    )
+    assert library.emulated_matrix_flops() == 2 * m * n * k * (1 + 4 + 2 * batch)
+    assert library.emulated_matrix_products() == 4
+
+
+def test_operations_of_cublas_lt_are_counted_by_the_sizes_of_its_matrices(library: Any) -> None:
+    layouts = [ctypes.c_void_p() for _ in range(3)]
+    for layout, (rows, columns) in zip(layouts, ((7, 3), (7, 5), (3, 5)), strict=True):
+        size = [ctypes.c_uint64(each) for each in (rows, columns, rows)]
+        library.cublasLtMatrixLayoutCreate(ctypes.byref(layout), 14, *size)
+        library.cublasLtMatrixLayoutSetAttribute(layout, 5, ctypes.byref(ctypes.c_int(2)), ctypes.c_size_t(4))
+    a, b, d = layouts
+    library.cublasLtMatmul(
+        None, None, None, None, a, None, b, None, None, d, None, d, None, None, ctypes.c_size_t(0), None
+    )
+    library.emulated_matrix_flops.restype = ctypes.c_uint64
+    assert library.emulated_matrix_flops() == 2 * 3 * 5 * 7 * 2
+    assert all(library.cublasLtMatrixLayoutDestroy(layout) == 0 for layout in layouts)
 
 
 def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
@@ -155,3 +194,39 @@ def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
     assert library.cudaFree(address) == 0
     assert _free_bytes(library) == free
     assert library.cudaFree(address) != 0
+
+
+def test_a_package_builds_the_gpu_without_a_compiler(tmp_path: Path) -> None:
+    package, torch = tmp_path / "memtune_runner", tmp_path / "torch"
+    shutil.copytree(build.SOURCES.parents[1], package)
+    (torch / "lib").mkdir(parents=True)
+    source = tmp_path / "torch.c"
+    source.write_text(
+        "int cudaMalloc(void), cusparseCreate(void);\nint needs(void) { return cudaMalloc() + cusparseCreate(); }"
+    )
+    absent = tmp_path / "libcusparse.so.12"
+    options = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed"]
+    subprocess.run([*options, "-x", "c", os.devnull, f"-Wl,-soname,{absent.name}", "-o", absent], check=True)
+    subprocess.run([*options, source, absent, "-o", torch / "lib" / "libtorch_cuda.so"], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    subprocess.run([sys.executable, "-m", "memtune_runner.emulated.build"], check=True, env=environment)
+    use = (
+        "import ctypes, pathlib, sys; from memtune_runner.emulated.build import build\n"
+        f"made = build(pathlib.Path({str(torch)!r}), '2.13.0', '12.6', pathlib.Path({str(tmp_path)!r}))\n"
+        "standin = ctypes.CDLL(str(made / 'empty' / 'libcusparse.so.12'))\n"
+        "print(standin.cusparseCreate(), standin.cudaGetLastError())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", use],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**environment, "PATH": "/nowhere"},
+    )
+    assert (done.stdout, done.stderr) == ("0 0\n", "")
+
+
+def test_without_a_compiler_a_checkout_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoCompilerError, match="no C compiler is here, and this copy of MemTune was not built with"):
+        build.compile_library(13, tmp_path / "library.so")

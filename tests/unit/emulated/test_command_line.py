@@ -46,11 +46,14 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
             "peakBytes": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30},
             "hostPeakBytes": 1 << 30, "pinnedPeakBytes": 0, "allocatorRetries": 0, "outOfMemoryErrors": 0,
             "values": [], "compilations": 0, "stubs": [],
+            "matrixProducts": {"calls": 225, "flops": 773_094_113_280},
+            "collectives": [{"name": "all-reduce", "calls": 3, "bytes": 6 << 30}],
         },
     }  # fmt: skip
     shown = "\n".join(_page(Screen(100, colours=False, unicode=True), result))
     assert re.search(r"reserved +12\.00 GiB\n", shown)
     assert re.search(r"outside +1\.49 GiB  not emulated, an estimate: context 500 MiB, nccl 1\.00 GiB\n", shown)
+    assert "Asked of the GPU: 0.773 TFLOP of matrix products, all-reduce 6.00 GiB\n" in shown
 
 
 def test_a_launcher_that_would_look_at_the_machine_has_to_be_told() -> None:

@@ -39,4 +39,8 @@ size_t device_used_bytes(void);
 /* A handle that nobody looks into: each is another number, and none is null. */
 void *new_handle(void);
 
+/* work.c */
+enum collective { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, ALL_TO_ALL, SEND, RECEIVE, COLLECTIVES };
+void communicate(enum collective kind, size_t size);
+
 #endif

@@ -18,7 +18,6 @@ int cublasLtMatmulDescCreate(void **description) { return *description = new_han
 int cublasLtMatrixTransformDescCreate(void **description) { return *description = new_handle(), SUCCESS; }
 int cublasLtMatrixTransformDescDestroy(void *description) { return (void)description, SUCCESS; }
 int cublasLtMatrixTransform(void) { return SUCCESS; }
-int cublasLtMatrixLayoutCreate(void **layout) { return *layout = new_handle(), SUCCESS; }
 int cublasLtMatmulPreferenceCreate(void **preference) { return *preference = new_handle(), SUCCESS; }
 
 struct heuristic {
@@ -135,20 +134,37 @@ static int spread(const void *from, void *to, size_t elements, int type, struct 
         cudaMemcpy((char *)to + rank * size, from, size, 0);
     return SUCCESS;
 }
-int ncclAllReduce(const void *from, void *to, size_t elements, int type) { return pass_on(from, to, elements, type); }
-int ncclReduce(const void *from, void *to, size_t elements, int type) { return pass_on(from, to, elements, type); }
-int ncclBroadcast(const void *from, void *to, size_t elements, int type) { return pass_on(from, to, elements, type); }
-int ncclBcast(void) { return SUCCESS; }
+int ncclAllReduce(const void *from, void *to, size_t elements, int type) {
+    return communicate(ALL_REDUCE, elements * element(type)), pass_on(from, to, elements, type);
+}
+int ncclReduce(const void *from, void *to, size_t elements, int type) {
+    return communicate(REDUCE, elements * element(type)), pass_on(from, to, elements, type);
+}
+int ncclBroadcast(const void *from, void *to, size_t elements, int type) {
+    return communicate(BROADCAST, elements * element(type)), pass_on(from, to, elements, type);
+}
+int ncclBcast(void *buffer, size_t elements, int type) {
+    return (void)buffer, communicate(BROADCAST, elements * element(type)), SUCCESS;
+}
 int ncclAllGather(const void *from, void *to, size_t elements, int type, struct communicator *communicator) {
+    communicate(ALL_GATHER, elements * element(type) * communicator->ranks);
     return spread(from, to, elements, type, communicator);
 }
 int ncclReduceScatter(const void *from, void *to, size_t elements, int type, int operation,
                       struct communicator *communicator) {
     (void)operation;
+    communicate(REDUCE_SCATTER, elements * element(type) * communicator->ranks);
     return pass_on((const char *)from + communicator->rank * elements * element(type), to, elements, type);
 }
 int ncclAlltoAll(const void *from, void *to, size_t elements, int type, struct communicator *communicator) {
+    communicate(ALL_TO_ALL, elements * element(type) * communicator->ranks);
     return pass_on(from, to, elements * communicator->ranks, type);
+}
+int ncclSend(const void *from, size_t elements, int type) {
+    return (void)from, communicate(SEND, elements * element(type)), SUCCESS;
+}
+int ncclRecv(void *to, size_t elements, int type) {
+    return (void)to, communicate(RECEIVE, elements * element(type)), SUCCESS;
 }
 
 /* NVRTC: a program is compiled to nothing, under the name that it was asked for. */

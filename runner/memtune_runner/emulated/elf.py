@@ -1,0 +1,148 @@
+"""Reads what shared libraries need, and writes one of functions that only pretend, for x86-64, without a compiler."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+_SYMBOL, _DYNAMIC = struct.Struct("<IBBHQQ"), struct.Struct("<QQ")
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 10, 11, 14, 15, 29
+_FUNCTION, _OBJECT = 0x12, 0x11  # global symbols
+_PAGE, _CODE_BYTES = 4096, 16
+
+
+class Library(NamedTuple):
+    """The dynamic symbols of a shared library, and the libraries that it needs."""
+
+    defined: frozenset[str]
+    undefined: frozenset[str]
+    needed: tuple[str, ...]
+    search_path: tuple[str, ...]
+
+
+def read(path: Path) -> Library:
+    """Read a shared library of this machine's kind."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        symbols: dict[bool, set[str]] = {True: set(), False: set()}
+        for strings, (name, _, _, section, _, _) in _entries(content, 11, _SYMBOL):
+            symbols[section != 0].add(_text(content, strings + name))
+        dynamic: dict[int, list[str]] = {_NEEDED: [], _RPATH: [], _RUNPATH: []}
+        for strings, (tag, value) in _entries(content, 6, _DYNAMIC):
+            if tag in dynamic:
+                dynamic[tag].append(_text(content, strings + value))
+    paths = [entry for each in dynamic[_RPATH] + dynamic[_RUNPATH] for entry in each.split(":")]
+    return Library(frozenset(symbols[True]), frozenset(symbols[False]), tuple(dynamic[_NEEDED]), tuple(paths))
+
+
+def _entries(content: mmap.mmap, kind: int, entry: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Return the entries of all sections of a kind, each with the place of its strings."""
+    (start,), (size, count) = struct.unpack_from("<Q", content, 0x28), struct.unpack_from("<HH", content, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", content, start + size * place) for place in range(count)]
+    for _, each, _, _, offset, length, link, *_ in sections:
+        if each == kind:
+            for fields in entry.iter_unpack(content[offset : offset + length]):
+                yield sections[link][4], fields
+
+
+def _text(content: mmap.mmap, start: int) -> str:
+    return content[start : content.find(b"\0", start)].decode("ascii", "replace")
+
+
+def stubs(soname: str, needed: str, search_path: str, silent: Sequence[str] = (), counted: Sequence[str] = ()) -> bytes:
+    """Return a shared library whose functions return 0. It needs another library, in which symbols are searched, too.
+
+    Its data `emulated_stub_names` are the names of counted functions, each with a zero byte, and a zero byte at their
+    end; `emulated_stub_calls` are 64-bit counters of their calls.
+    """
+    strings, offsets = _joined([soname, needed, search_path, *silent, *counted, *_DATA])
+    functions = [*silent, *counted]
+    names = b"".join(name.encode("ascii") + b"\0" for name in counted) + b"\0"
+    hashes = _hash_table([*functions, *_DATA])
+    symbols_at = 64 + 4 * 56
+    strings_at = symbols_at + _SYMBOL.size * (len(functions) + len(_DATA) + 1)
+    hashes_at = _rounded(strings_at + len(strings), _CODE_BYTES)
+    code_at = _rounded(hashes_at + len(hashes), _CODE_BYTES)
+    names_at = code_at + _CODE_BYTES * (len(counted) + 1)
+    dynamic_at = _rounded(names_at + len(names), _PAGE)
+    dynamic = b"".join(
+        _DYNAMIC.pack(tag, value)
+        for tag, value in (
+            (_SONAME, offsets[0]), (_NEEDED, offsets[1]), (_RUNPATH, offsets[2]), (_HASH, hashes_at),
+            (_STRTAB, strings_at), (_STRSZ, len(strings)), (_SYMTAB, symbols_at), (_SYMENT, _SYMBOL.size), (0, 0),
+        )
+    )  # fmt: skip
+    calls_at = dynamic_at + len(dynamic)
+    addresses = [code_at] * len(silent) + [code_at + _CODE_BYTES * (place + 1) for place in range(len(counted))]
+    symbols = bytes(_SYMBOL.size) + b"".join(
+        _SYMBOL.pack(name, kind, 0, 1, address, size)
+        for name, kind, address, size in zip(
+            offsets[3:],
+            [_FUNCTION] * len(functions) + [_OBJECT] * len(_DATA),
+            [*addresses, names_at, calls_at],
+            [_CODE_BYTES] * len(functions) + [len(names), 8 * len(counted)],
+            strict=True,
+        )
+    )
+    code = b"\x31\xc0\xc3".ljust(_CODE_BYTES, b"\x90")  # xor eax, eax; ret
+    for place in range(len(counted)):
+        distance = calls_at + 8 * place - (code_at + _CODE_BYTES * (place + 1) + 8)
+        code += (b"\xf0\x48\xff\x05" + struct.pack("<i", distance) + b"\x31\xc0\xc3").ljust(_CODE_BYTES, b"\x90")
+    content = bytearray(dynamic_at)
+    content[:symbols_at] = _headers(dynamic_at, len(dynamic), 8 * len(counted))
+    for place, part in ((symbols_at, symbols), (strings_at, strings), (hashes_at, hashes), (code_at, code)):
+        content[place : place + len(part)] = part
+    content[names_at : names_at + len(names)] = names
+    return bytes(content) + dynamic
+
+
+_DATA = ("emulated_stub_names", "emulated_stub_calls")
+
+
+def _joined(texts: Sequence[str]) -> tuple[bytes, list[int]]:
+    parts = [text.encode("ascii") + b"\0" for text in texts]
+    return b"\0" + b"".join(parts), list(accumulate((len(part) for part in parts[:-1]), initial=1))
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -size % unit + size
+
+
+def _hash_table(names: Sequence[str]) -> bytes:
+    """Return System V's hash table: chains of symbols, whose numbers start with 1."""
+    buckets, chains = [0] * (len(names) + 1), [0] * (len(names) + 1)
+    for number, name in enumerate(names, 1):
+        bucket = _hash(name) % len(buckets)
+        chains[number], buckets[bucket] = buckets[bucket], number
+    return struct.pack(f"<{2 + 2 * len(buckets)}I", len(buckets), len(chains), *buckets, *chains)
+
+
+def _hash(name: str) -> int:
+    value = 0
+    for byte in name.encode("ascii"):
+        value = (value << 4) + byte
+        value = (value ^ (value >> 24 & 0xF0)) & 0x0FFFFFFF
+    return value
+
+
+def _headers(data_at: int, dynamic_bytes: int, zero_bytes: int) -> bytes:
+    """Return the headers of a file that is mapped as it is: to be read and run, and from ``data_at`` to be written."""
+    file = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0
+    )  # a shared object for x86-64
+    load, dynamic, stack, read, write, run = 1, 2, 0x6474E551, 4, 2, 1
+
+    def segment(kind: int, flags: int, start: int, size: int, zeros: int = 0) -> bytes:
+        return struct.pack("<IIQQQQQQ", kind, flags, start, start, start, size, size + zeros, _PAGE)
+
+    return file + b"".join(
+        (
+            segment(load, read | run, 0, data_at),
+            segment(load, read | write, data_at, dynamic_bytes, zero_bytes),
+            segment(dynamic, read | write, data_at, dynamic_bytes),
+            segment(stack, read | write, 0, 0),  # without it the stack would have to be executable
+        )
+    )
