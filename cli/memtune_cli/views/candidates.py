@@ -6,7 +6,6 @@ that a checkpoint saved at the measured speed.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
 from memtune.controller.job_knowledge import model_of
@@ -14,18 +13,16 @@ from memtune.controller.records import RAN, ended_as
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.space import host_refusal
 from memtune.plans.plan import Plan
+from memtune.words import Word
 from memtune_cli.input.job_view import JobView
 
 
-class Group(str, Enum):
+class Group(Word):
     """What is known of a plan."""
 
     FITS = "fits"
     MAY_FIT = "may fit"
     CANNOT_FIT = "cannot fit"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class Believed(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
 from memtune.api.workload import strategy_of
-from memtune.camel import camel
 from memtune.planning.ladder import RUNG_OF, RUNGS, Rung
 from memtune.plans.plan import Plan
+from memtune.words import camel
 
 # No field of a job speaks of these: plans begin with their defaults, and only the ladder leads elsewhere.
 _UNSPOKEN = ("fused_optimizer", "fused_loss", "bucket_elements", "max_split_size_mib")

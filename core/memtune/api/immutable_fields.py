@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memtune.api.errors import Problem
 from memtune.api.fields import SpecBlock
-from memtune.api.job import Job, JobSpec
+from memtune.api.job import JobSpec
 from memtune.api.rule import FORBIDDEN
 from memtune.api.training import Resources
 
@@ -56,16 +55,3 @@ def _unchanged(block: type[SpecBlock], name: str, path: str) -> str:
 
 
 TRANSITIONS = tuple(Transition(field) for field in FIXED)
-
-
-def forbidden_changes(old: Job, new: Job) -> list[Problem]:
-    """The problems of an edit from ``old`` to ``new`` at this phase."""
-    if old.status.get("phase", "Pending") == "Pending":
-        return []
-    return [
-        Problem(
-            f"spec.{field}", getattr(new.spec, field), "it cannot change once the job is under way; create a new job"
-        )
-        for field in FIXED
-        if getattr(old.spec.unpriced, field) != getattr(new.spec.unpriced, field)
-    ]

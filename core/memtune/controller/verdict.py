@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import NamedTuple
 
 from memtune.controller.observation import PodCondition, PodObservation, RunObservation
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
+from memtune.words import Word
 
 ENDED_WELL = "the command ended with exit code 0"
 
@@ -25,7 +25,7 @@ PAST_DEADLINE = "DeadlineExceeded"
 ECHO_SECONDS = 10.0
 
 
-class Verdict(str, Enum):
+class Verdict(Word):
     """The operator's conclusion about a run."""
 
     SUCCEEDED = "succeeded"
@@ -38,9 +38,6 @@ class Verdict(str, Enum):
     USER_ERROR = "user-error"
     PLAN_NOT_APPLIED = "plan-not-applied"
     HUNG = "hung"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class Conclusion(NamedTuple):

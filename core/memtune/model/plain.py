@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-from memtune.camel import camel
 from memtune.model.architecture import Architecture, Experts, Head, Image, Kind, ModuleNames
 from memtune.model.facts import Facts
+from memtune.words import camel
 
 _NORMS = ["rmsnorm", "layernorm"]
 # Facts with a reader of their own; every other field of the architecture is parsed by its type.

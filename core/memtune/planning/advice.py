@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memtune.camel import camel
 from memtune.gpus.gpu import GPUS
 from memtune.memory.host_memory import predicted_host
 from memtune.memory.prediction import Prediction, PredictsPlans
@@ -19,6 +18,7 @@ from memtune.plans.knobs import Offload, Sharding
 from memtune.plans.plan import Plan
 from memtune.units import amount, counted, gib
 from memtune.wire.trace import TraceError
+from memtune.words import camel
 
 _MOST_GROWTH = 8
 _NODE = 8

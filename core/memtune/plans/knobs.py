@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from functools import total_ordering
+
+from memtune.words import Word
 
 
 @total_ordering
-class Knob(str, Enum):
+class Knob(Word):
     """A choice of one knob; choices are ordered as defined."""
 
     def __lt__(self, other: object) -> bool:
@@ -17,9 +18,6 @@ class Knob(str, Enum):
             return NotImplemented
         members = list(type(self))
         return members.index(self) < members.index(other)
-
-    def __str__(self) -> str:
-        return str(self.value)
 
     # The enum's own hash is slow Python code, and plans are hashed by the thousand.
     __hash__ = str.__hash__

@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
-from memtune.camel import camel
 from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Knob, Offload, Optimizer, Precision, Sharding
+from memtune.words import camel
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
 # Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).

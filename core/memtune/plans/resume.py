@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from typing import NamedTuple
 
 from memtune.plans.knobs import GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plans.plan import Plan
+from memtune.words import Word
 
 
-class Format(str, Enum):
+class Format(Word):
     """The layout of a checkpoint, by the library or integration that wrote it."""
 
     DEEPSPEED = "deepspeed"
@@ -28,24 +28,18 @@ class Format(str, Enum):
     LIGHTNING = "lightning"
     SCRIPT = "script"
 
-    def __str__(self) -> str:
-        return str(self.value)
-
 
 def engine_format(plan: Plan) -> Format:
     """The format that the engine writes under this plan."""
     return Format.DEEPSPEED if plan.sharding.backend == "deepspeed" else Format.DCP
 
 
-class Way(str, Enum):
+class Way(Word):
     """What resuming takes: nothing, a conversion on the CPU, or it is impossible."""
 
     DIRECT = "direct"
     CONVERT = "convert"
     IMPOSSIBLE = "impossible"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class Resumption(NamedTuple):

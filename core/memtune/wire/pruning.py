@@ -6,8 +6,9 @@ The runner, which ends its own probe, and the pruner of an Optuna study share th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import NamedTuple
+
+from memtune.words import Word
 
 # By how much the fastest of several steps may be slower than the plan really is; a single step may lose a third to late
 # kernel compilation or a slow disk.
@@ -15,14 +16,11 @@ _NOISE = 0.1
 _NOISE_OF_ONE = 0.5
 
 
-class Pruned(str, Enum):
+class Pruned(Word):
     """Why a probe ended early."""
 
     SPEED = "speed"
     MEMORY = "memory"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
     @property
     def words(self) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from memtune.camel import camel
 from memtune.wire.pruning import Pruned
 from memtune.wire.report_checks import ReportError, choice, count, exit_code, flag, rate, shown, text, word
+from memtune.words import Word, camel
 
 VERSION = 1
 LOG_MARK = "memtune-report: "
@@ -39,7 +39,7 @@ _DEEPEST = 8
 _CLOSER = {"{": "}", "[": "]"}
 
 
-class Ending(str, Enum):
+class Ending(Word):
     """How a run ended, as the runner saw it. The operator derives the verdict from it."""
 
     SUCCEEDED = "succeeded"
@@ -52,9 +52,6 @@ class Ending(str, Enum):
     BAD_INPUT = "bad-input"
     PLAN_NOT_APPLIED = "plan-not-applied"
 
-    def __str__(self) -> str:
-        return str(self.value)
-
 
 # The exit codes with which the runner itself ends a run, so that the ending is known even without a report.
 EXIT_CODES = {
@@ -66,7 +63,7 @@ EXIT_CODES = {
 }
 
 
-class Phase(str, Enum):
+class Phase(Word):
     """The part of the run in which it ended."""
 
     INIT = "init"
@@ -76,19 +73,13 @@ class Phase(str, Enum):
     EVALUATION = "evaluation"
     SAVE = "save"
 
-    def __str__(self) -> str:
-        return str(self.value)
 
-
-class Device(str, Enum):
+class Device(Word):
     """The device that the run was measured on."""
 
     CUDA = "cuda"
     VIRTUAL = "virtual"
     EMULATED = "emulated"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class ReportedComponent(NamedTuple):

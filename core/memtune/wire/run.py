@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar
 
 from memtune.gpus.gpu import Gpu
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import NOTHING, Target
+from memtune.words import Word
 
 
-class RunKind(str, Enum):
+class RunKind(Word):
     """A probe measures a plan in a few steps, a train run is the real training, a trace run precedes any plan.
 
     An emulate run is a probe on an emulated GPU: it measures the plan's memory without requesting a GPU.
@@ -21,9 +21,6 @@ class RunKind(str, Enum):
     PROBE = "probe"
     TRAIN = "train"
     TRACE = "trace"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)

@@ -7,25 +7,22 @@ installed with the permissions.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from enum import Enum
 
 from memtune.api import Job
 from memtune.controller import Refusal, reasons
 from memtune.wire.run import Run
+from memtune.words import Word
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import BATCH_JOB, COSCHEDULING_GROUP, JOB_SET, VOLCANO_GROUP, ObjectKind
 from memtune_operator.pods.wrapping import Manifest
 
 
-class Gang(str, Enum):
+class Gang(Word):
     """The integrations, beside Kueue, that group the pods of a run."""
 
     VOLCANO = "volcano"
     COSCHEDULING = "coscheduling"
     JOB_SET = "jobset"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 # The kinds that the operator watches for each.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import PurePosixPath
 
+from memtune.words import Word
 from memtune_runner.command import launchers
 from memtune_runner.command.launchers import KnownLauncher
 
@@ -22,16 +22,13 @@ class CommandError(ValueError):
     """A command line that names nothing to run. The message says what is missing."""
 
 
-class Kind(str, Enum):
+class Kind(Word):
     """What a command runs: a script, module or code string in a Python worker, or any other program."""
 
     SCRIPT = "script"
     MODULE = "module"
     CODE = "code"
     PROGRAM = "program"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)

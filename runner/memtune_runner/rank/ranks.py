@@ -99,11 +99,6 @@ def write_rank_report(directory: Path, rank: Rank, report: Report) -> None:
     unfinished.replace(path)
 
 
-def read_rank_report(directory: Path, rank: Rank) -> Report | None:
-    """Return a worker's report; None if there is none that can be read."""
-    return _read(report_path(directory, rank))
-
-
 def read_rank_reports(directory: Path, rank: Rank) -> tuple[Report, ...]:
     """Return all reports of a rank: the worker's own and those of Python processes below a program.
 

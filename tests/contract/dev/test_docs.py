@@ -111,6 +111,6 @@ def test_getting_started_shows_what_the_command_prints(capsys: pytest.CaptureFix
 
 
 def test_the_dashboards_page_says_how_much_the_pictured_gpus_lose() -> None:
-    rehearsal = (_ROOT / "tests" / "cluster" / "test_dashboards.py").read_text()
+    rehearsal = (_ROOT / "tests" / "cluster" / "chart" / "test_dashboards.py").read_text()
     (lost,) = re.findall(r'"shrink": \{.*?"by": "(\d+%)"', rehearsal)
     assert f"the GPUs lose {lost} of theirs" in (_DOCS / "dashboards.md").read_text()
