@@ -7,7 +7,7 @@ import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,19 +34,10 @@ class Outcome(NamedTuple):
 
 
 def run(
-    script: Path,
-    plan: str,
-    directory: Path,
-    world: int = 1,
-    arguments: Sequence[str] = (),
-    anew: bool = False,
-    **variables: str,
+    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_.
-
-    Libraries have been imported before, unless Python is to start ``anew``, as it does on a real GPU.
-    """
-    return run_by(WORKER, script, plan, directory, world, arguments, anew, **variables)
+    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+    return run_by(WORKER, script, plan, directory, world, arguments, **variables)
 
 
 def run_by(
@@ -56,10 +47,36 @@ def run_by(
     directory: Path,
     world: int = 1,
     arguments: Sequence[str] = (),
-    anew: bool = False,
     **variables: str,
 ) -> list[Outcome]:
-    """Run it by a worker of one's own."""
+    """Run it by a worker of one's own. On a virtual GPU, its Python has imported libraries before."""
+    start = _start_warm if variables.get("DEVICE", "virtual") == "virtual" else _start_anew
+    return _run(start, worker, script, plan, directory, world, arguments, variables)
+
+
+def run_anew(
+    script: Path,
+    plan: str,
+    directory: Path,
+    world: int = 1,
+    arguments: Sequence[str] = (),
+    worker: Path = WORKER,
+    **variables: str,
+) -> list[Outcome]:
+    """Run it in a Python that has imported nothing before, as on a real GPU."""
+    return _run(_start_anew, worker, script, plan, directory, world, arguments, variables)
+
+
+def _run(
+    start: Callable[[Sequence[str], dict[str, str]], subprocess.Popen[str] | WarmPython],
+    worker: Path,
+    script: Path,
+    plan: str,
+    directory: Path,
+    world: int,
+    arguments: Sequence[str],
+    variables: dict[str, str],
+) -> list[Outcome]:
     parsed = Plan.parse(plan)
     own = [str(ROOT / each) for each in ("core", "runner")]
     environment = {
@@ -82,7 +99,7 @@ def run_by(
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
-    workers = [_start([str(worker), str(script), *arguments], environment | rank.variables(), anew) for rank in ranks]
+    workers = [start([str(worker), str(script), *arguments], environment | rank.variables()) for rank in ranks]
     try:
         outputs = [each.communicate(timeout=LIMIT_SECONDS)[0] for each in workers]
     finally:
@@ -94,11 +111,13 @@ def run_by(
     ]
 
 
-def _start(words: Sequence[str], environment: dict[str, str], anew: bool) -> subprocess.Popen[str] | WarmPython:
-    if anew or environment["MEMTUNE_DEVICE"] != "virtual":
-        return subprocess.Popen(
-            [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+def _start_anew(words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _start_warm(words: Sequence[str], environment: dict[str, str]) -> WarmPython:
     libraries = (*LIBRARIES, "lightning") if environment.get("MEMTUNE_INTEGRATION") == "lightning" else LIBRARIES
     return WarmPython(words, environment, libraries)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from memtune.wire.applied import mismatch
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 # Each integration once as users have it: the hooks are there before the libraries.
-run, run_by = partial(watched.run, anew=True), partial(watched.run_by, anew=True)
+run = watched.run_anew
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world:
 )
 def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
     worker = PROGRAMS / "fsdp_on_cpu.py"
-    outcomes = run_by(worker, SCRIPTS / f"{script}.py", plan, tmp_path, 1, **PROBE, INTEGRATION=integration)
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, (), worker, **PROBE, INTEGRATION=integration)
     followed(outcomes, plan)
     report = outcomes[0].report
     assert (report.applied.backend, report.applied.checkpointed_blocks) == ("fsdp", 4)
