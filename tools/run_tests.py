@@ -82,7 +82,9 @@ def run(stage: Stage, with_slow: bool, output: IO[str] = sys.stdout) -> Outcome:
         command += ["-p", "xdist", f"--numprocesses={WORKERS}", f"--dist={stage.distribution}"]
     if not with_slow:
         command += ["-m", "not slow"]
-    done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
+    # Each worker has a processor; two threads of torch on each would wait for one another.
+    own = {**os.environ, "OMP_NUM_THREADS": "1"} if stage.distribution else None
+    done = subprocess.run(command, cwd=ROOT, env=own, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
     skipped = int(ElementTree.parse(told).getroot()[0].get("skipped", 0)) if told.is_file() else 0
     result = "failed" if done.returncode else "passed"
     return Outcome(stage.name, result, time.monotonic() - started, skipped_tests=skipped)

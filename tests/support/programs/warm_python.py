@@ -64,7 +64,7 @@ def replace_copies() -> None:
             for copy in [copy for copy, found in vars(each).items() if found is original]:
                 inherited(patches, each, copy, value)
 
-    Patches.replace = replace  # type: ignore[method-assign]  # of this process, which is one test's
+    Patches.replace = replace  # type: ignore[method-assign, assignment]  # of one test
 
 
 def next_child(connection: socket.socket) -> dict[str, Any]:
