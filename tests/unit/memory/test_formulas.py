@@ -389,6 +389,8 @@ def test_gradients_that_fsdp_reduces_with_the_last_micro_batch() -> None:
     # Whole ones of earlier micro-batches, in the dtype of the reduction; the step has a share in fp32.
     assert gradients("bf16-fsdp-full-mb1x8") == [2 * P, 2 * P, 2 * P, 4 * P / 8]
     assert gradients("bf16-fsdp-full-mb1x8-g32") == [4 * P, 4 * P, 4 * P, 4 * P / 8]
+    # Offloading takes them to the host when they are reduced.
+    assert gradients("bf16-fsdp-full-mb1x8-oparam") == [2 * P, 2 * P, 2 * P, 0]
     # None are left from one micro-batch, and DeepSpeed reduces its own.
     assert gradients("bf16-fsdp-full-mb8x1") == [0, 0, 4 * P / 8, 4 * P / 8]
     assert gradients("bf16-z2-full-mb1x8") == [2 * P / 8] * 4

@@ -207,8 +207,7 @@ def attention_of(workload: Workload, plan: Plan) -> Attention:
     if not isinstance(model, Architecture):
         return plan.attention
     # Without a mask, transformers lets torch share heads of keys, for which CUDA has no kernel in 32 bits: it makes the
-    # scores (sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp, check_batch_size_and_
-    # num_heads_dense).
+    # scores (sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp).
     is_grouped = workload.in_transformers and model.kv_heads < model.heads
     is_unfused = is_grouped and plan.compute_bytes == _FP32 and not workload.virtual
     return Attention.EAGER if is_unfused or model.makes_scores or model.attention_softcap else plan.attention
