@@ -223,6 +223,7 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
             adapter=model.adapter,
             without_autocast=True,
             drops_outputs=True,
+            casts_frozen=True,
             in_transformers=bool(model.config),
         )
     )

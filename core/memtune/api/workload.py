@@ -134,6 +134,9 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         # accelerate's no_sync, which the Trainer enters, too (accelerator.py, set_requires_gradient_sync); the engine
         # and Lightning reduce with each micro-batch.
         defers_reduction=spec.integration in ("hf-trainer", "accelerate"),
+        # runner/memtune_runner/engine/precision.py, cast_weights
+        casts_frozen=spec.integration == "sdk",
+        # Any other script, and the built-in trainer, may have code of its own.
         in_transformers=spec.model.hf_config is not None and spec.integration != "env",
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )

@@ -39,6 +39,7 @@ class Workload:
     ``keeps_outputs`` says that a loop keeps the model's outputs until the next step; accelerate widens them to fp32.
     ``drops_outputs`` says that only the loss is left of them when the backward pass begins.
     ``defers_reduction`` says that FSDP reduces gradients with the last micro-batch of a step only.
+    ``casts_frozen`` says that frozen weights are in the compute format, whatever peft made of them.
     ``in_transformers`` says that the model's code is that of transformers.
     ``compiles_loss`` says whether the loss is compiled, None if nobody does.
     ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
@@ -66,6 +67,7 @@ class Workload:
     keeps_outputs: bool = False
     drops_outputs: bool = False
     defers_reduction: bool = False
+    casts_frozen: bool = False
     in_transformers: bool = False
     host_limit_bytes: int = 0
 

@@ -148,3 +148,23 @@ def test_only_loops_of_accelerate_keep_what_the_model_returns() -> None:
     template = _template(["python", "train.py"])
     asked = [job(integration=integration, template=template) for integration in ("accelerate", "env")]
     assert [to_workload(each, GPUS["h100-80gb"]).keeps_outputs for each in asked] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("integration", "drops", "defers", "casts", "knows"),
+    [
+        ("hf-trainer", True, True, False, True),
+        ("accelerate", False, True, False, True),
+        ("lightning", True, False, False, True),
+        ("sdk", True, False, True, True),
+        ("env", False, False, False, False),
+    ],
+)
+def test_an_integration_tells_what_a_step_keeps(
+    integration: str, drops: bool, defers: bool, casts: bool, knows: bool
+) -> None:
+    asked = job(integration=integration, template=_template(["python", "train.py"]))
+    made = to_workload(asked, GPUS["h100-80gb"])
+    assert (made.drops_outputs, made.defers_reduction, made.casts_frozen, made.in_transformers) == (
+        drops, defers, casts, knows
+    )  # fmt: skip

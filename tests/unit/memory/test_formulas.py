@@ -389,6 +389,8 @@ def test_gradients_that_fsdp_reduces_with_the_last_micro_batch() -> None:
     # Whole ones of earlier micro-batches, in the dtype of the reduction; the step has a share in fp32.
     assert gradients("bf16-fsdp-full-mb1x8") == [2 * P, 2 * P, 2 * P, 4 * P / 8]
     assert gradients("bf16-fsdp-full-mb1x8-g32") == [4 * P, 4 * P, 4 * P, 4 * P / 8]
+    # Offloading takes them to the host when they are reduced.
+    assert gradients("bf16-fsdp-full-mb1x8-oparam") == [2 * P, 2 * P, 2 * P, 0]
     # None are left from one micro-batch, and DeepSpeed reduces its own.
     assert gradients("bf16-fsdp-full-mb8x1") == [0, 0, 4 * P / 8, 4 * P / 8]
     assert gradients("bf16-z2-full-mb1x8") == [2 * P / 8] * 4
@@ -512,9 +514,15 @@ def test_a_dropped_feed_forward_has_a_mask() -> None:
 
 def test_quantized_base_takes_half_a_byte_and_its_scales() -> None:
     workload = Workload(LLAMA_2_7B, H100, 8, 4096, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))
-    # 6,476,005,376 matrix elements at 0.5625 bytes, the other 262,410,240 at 2.
-    expected = 6_476_005_376 * 0.5625 + 262_410_240 * 2
-    assert _bytes("bf16-ddp-full-mb1x8", "weights", "loss", workload) == pytest.approx(expected)
+    # 6,476,005,376 matrix elements at 0.5625 bytes, the other 262,410,240 at 4: peft upcasts them, and with them the
+    # hidden states between layers.
+    quantized, others, plan = 6_476_005_376 * 0.5625, 262_410_240, "bf16-ddp-full-mb1x8"
+    assert _bytes(plan, "weights", "loss", workload) == pytest.approx(quantized + 4 * others)
+    assert _bytes(plan, "activations", "loss", workload) == 32 * 4096 * 4 * 4096
+    # Our engine and DeepSpeed cast both back.
+    for case, asked in ((plan, replace(workload, casts_frozen=True)), ("bf16-z2-full-mb1x8", workload)):
+        assert _bytes(case, "weights", "loss", asked) == pytest.approx(quantized + 2 * others)
+        assert _bytes(case, "activations", "loss", asked) == 32 * 4096 * 2 * 4096
     # 32 layers x 2 projections x 16 x (4096 + 4096) learn, with two fp32 moments.
     assert _bytes("bf16-ddp-full-mb1x8", "optimizer states", "step", workload) == pytest.approx(8 * 8_388_608)
 

@@ -104,7 +104,7 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
         # A softmax in fp32 keeps its result beside the narrowed one of the next product; dropout's takes the latter's
         # place, and adds a mask.
-        widened = 4 if wide == 2 and recipe.upcasts_scores else 0
+        widened = _FP32 if wide < _FP32 and recipe.upcasts_scores else 0
         dropped = (1 + (0 if widened else wide)) if shape.attention_dropout else 0
         # A tanh keeps its output; scaling by the cap, before and after, keeps nothing.
         capped = wide if shape.attention_softcap and not recipe.compiled else 0
@@ -228,7 +228,7 @@ def _score_gradient_bytes(recipe: Recipe) -> int:
     if recipe.attention is not Attention.EAGER or recipe.compiled:
         return 0
     tensors = 2 if recipe.virtual else 3
-    is_widened = recipe.compute_bytes == 2 and recipe.upcasts_scores  # bytes
+    is_widened = recipe.compute_bytes < _FP32 and recipe.upcasts_scores
     return 4 * tensors - 2 if is_widened else recipe.compute_bytes * tensors
 
 

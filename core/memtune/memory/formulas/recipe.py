@@ -47,10 +47,11 @@ class Recipe:
     variable holds those of its last batch; with `drops_outputs` none but those that the loss saved are left when the
     backward pass begins. A loss that `shifts_logits` copies them for that. `upcasts_scores` says that an eager softmax
     is in fp32. With `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep
-    what is counted and nothing else. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
-    With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
-    `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
-    `keeps_quantized_inputs` says that products with a quantized weight keep their input.
+    what is counted and nothing else. An engine that `casts_frozen` weights puts them into the compute format. With
+    `whole_logits` and `whole_embedding` tensor parallelism does not split them. With `builds_whole` the model is on the
+    GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's own if known;
+    `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products with a quantized
+    weight keep their input.
     """
 
     backend: str
@@ -86,6 +87,7 @@ class Recipe:
     upcasts_scores: bool = True
     counts_layers: bool = False
     defers_reduction: bool = False
+    casts_frozen: bool = False
     whole_logits: bool = False
     whole_embedding: bool = False
     context_bytes: float = 0.0
@@ -145,9 +147,11 @@ class Recipe:
         """Whether hidden states are fp32 between layers.
 
         peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and with them the
-        residual stream. FSDP needs one dtype per unit, so it is not done there.
+        residual stream. FSDP needs one dtype per unit, DeepSpeed casts whatever it is given (engine.py,
+        _configure_distributed_model), and so does our engine.
         """
-        return self.base_bytes < self.frozen_bytes and self.backend != "fsdp"
+        is_cast = self.casts_frozen or self.backend in ("fsdp", "deepspeed")
+        return self.base_bytes < self.frozen_bytes and not is_cast
 
     @property
     def has_bucket(self) -> bool:
@@ -203,8 +207,7 @@ def attention_of(workload: Workload, plan: Plan) -> Attention:
     if not isinstance(model, Architecture):
         return plan.attention
     # Without a mask, transformers lets torch share heads of keys, for which CUDA has no kernel in 32 bits: it makes the
-    # scores (sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp, check_batch_size_and_
-    # num_heads_dense).
+    # scores (sdpa_attention.py, use_gqa_in_sdpa; ATen/native/transformers/cuda/sdp_utils.cpp).
     is_grouped = workload.in_transformers and model.kv_heads < model.heads
     is_unfused = is_grouped and plan.compute_bytes == _FP32 and not workload.virtual
     return Attention.EAGER if is_unfused or model.makes_scores or model.attention_softcap else plan.attention
@@ -221,6 +224,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
     optimizer = bytes_of(plan.optimizer)
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
+    # As Recipe.fp32_residuals has it.
+    is_upcast = quantization != "none" and sharding is Sharding.DDP and not workload.casts_frozen
     return Recipe(
         backend=sharding.backend,
         micro_batch=plan.micro_batch,
@@ -228,7 +233,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         accumulates=plan.accumulation > 1,
         weight_bytes=weights,
         base_bytes=QUANTIZED_BYTES.get(quantization, compute),
-        frozen_bytes=compute,
+        frozen_bytes=_FP32 if is_upcast else compute,
         compute_bytes=compute,
         gradient_bytes=4 if fp32_gradients else weights,
         reduce_bytes=4 if fp32_gradients else compute,
@@ -252,6 +257,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         upcasts_scores=_upcasts_scores(workload, plan),
         counts_layers=workload.in_transformers,
         drops_outputs=workload.drops_outputs,
+        casts_frozen=workload.casts_frozen,
         defers_reduction=workload.defers_reduction and sharding.backend == "fsdp",
         # DeepSpeed has its own mixed precision (accelerate accelerator.py, native_amp).
         keeps_fp32_logits=workload.keeps_outputs and compute == 2 and not deepspeed and not plan.fused_loss,

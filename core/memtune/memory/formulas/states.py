@@ -92,19 +92,21 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
         template = "{:.4g} B x one layer of the trainable parameters"
         return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
+    each = recipe.gradient_bytes
+    if recipe.defers_reduction and recipe.accumulates:
+        # Whole ones of each micro-batch but the last, in the dtype of the reduction
+        # (torch _fsdp_param.py, to_accumulated_grad_if_needed); offloading takes what is reduced.
+        phases = (FORWARD, LOSS, BACKWARD, REDUCE)
+        whole = _per_parameter("gradients", phases, recipe.reduce_bytes, trainable, 1)
+        own = _per_parameter("gradients", STEPPING, each, trainable, recipe.gradient_shards)
+        return [whole] if recipe.offloads_gradients else [whole, own]
     if recipe.offloads_gradients and not recipe.has_flat_sums:
         return []
-    each = recipe.gradient_bytes
     if recipe.is_stage_3:
         # A flat buffer, allocated when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
         return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
     # With one micro-batch per step gradients do not exist before the backward pass; with more they live through it.
     reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
-    if recipe.defers_reduction and recipe.accumulates:
-        # Whole ones of each micro-batch but the last, in the dtype of the reduction
-        # (torch _fsdp_param.py, to_accumulated_grad_if_needed).
-        whole = _per_parameter("gradients", reducing, recipe.reduce_bytes, trainable, 1)
-        return [whole, _per_parameter("gradients", STEPPING, each, trainable, recipe.gradient_shards)]
     if recipe.whole_fp32_gradients:
         # BF16_Optimizer keeps fp32 sums throughout, and the computed gradients until the step (bf16_optimizer.py).
         whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
