@@ -135,6 +135,7 @@ def save_bert(directory: Path, tokenizer: Path, width: int) -> Path:
         "num_attention_heads": 2,
         "intermediate_size": width,
         "vocab_size": 384,
+        "max_position_embeddings": 128,
         "num_labels": 1,
     }
     config = BertConfig(**shape)
