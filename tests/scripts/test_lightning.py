@@ -79,3 +79,9 @@ def fabric_job(resources: dict[str, object]) -> dict[str, object]:
     command = ["python", str(PROGRAMS / "digits_fabric.py"), "--output", f"{CHECKPOINTS}/run"]
     command += ["--accumulate", "$(MEMTUNE_ACCUMULATION)", *resumed]
     return job(command, PLAN, "lightning", model=MODEL, resources=resources)
+
+
+def test_a_mistake_in_the_arguments_is_told(tmp_path: Path) -> None:
+    ended = run(job(digits("--evaluate-batch", "4"), PLAN, "lightning", model=MODEL), tmp_path, succeeds=False)
+    assert ended.status["attempts"][-1]["verdict"] == "user-error"
+    assert "--evaluate-batch" in ended.status["message"]

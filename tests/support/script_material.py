@@ -129,8 +129,16 @@ def save_bert(directory: Path, tokenizer: Path, width: int) -> Path:
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": width}
-    config = BertConfig(**shape, vocab_size=384, max_position_embeddings=128, num_labels=1)
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": width,
+        "vocab_size": 384,
+        "max_position_embeddings": 128,
+        "num_labels": 1,
+    }
+    config = BertConfig(**shape)
     BertForSequenceClassification(config).save_pretrained(directory)
     AutoTokenizer.from_pretrained(tokenizer).save_pretrained(directory)
     return directory

@@ -118,8 +118,8 @@ def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> 
         return ["let the script keep no outputs of its evaluation on the GPU"]
     if context.job.spec.integration == "lightning":
         return [
-            "let validation_step keep no outputs on the GPU; under Fabric, let the script evaluate in batches of "
-            "$MEMTUNE_EVALUATION_BATCH"
+            "let validation_step keep no outputs on the GPU; under Fabric, give setup_dataloaders the evaluation's "
+            "loader beside that of the training, or let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"
         ]
     if context.job.spec.integration == "accelerate":
         return [

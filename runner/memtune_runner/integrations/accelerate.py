@@ -44,7 +44,7 @@ def install(
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
     def wrap_accelerator(module: Any) -> None:
-        arguments.leave_unwrapped(settings, module.Accelerator, patches)
+        arguments.leave_unwrapped(settings, module, patches)
         patches.wrap(module.Accelerator, "__init__", _init(settings, schedule))
         patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule))
         schedule.wrap_accelerator(module, patches)

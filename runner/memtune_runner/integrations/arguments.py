@@ -34,14 +34,14 @@ def refuse(settings: Settings) -> None:
         )
 
 
-def leave_unwrapped(settings: Settings, accelerator_class: Any, patches: Patches) -> None:
+def leave_unwrapped(settings: Settings, accelerator: Any, patches: Patches) -> None:
     """Keep accelerate from wrapping a model in DistributedDataParallel on a single GPU, as without a launcher.
 
     The launcher's variables make accelerate assume several GPUs or, on a virtual GPU, several CPUs. DDP would hold a
     second copy of all gradients there, reduce it with nobody, and refuse models that use a weight outside of forward.
     """
     if settings.world == 1 and settings.plan.sharding is Sharding.DDP:
-        patches.replace(accelerator_class, "distributed_type", property(lambda _: "NO"))
+        patches.replace(accelerator.Accelerator, "distributed_type", property(lambda _: accelerator.DistributedType.NO))
 
 
 def mixed_precision(plan: Plan) -> str:

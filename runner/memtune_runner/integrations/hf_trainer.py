@@ -58,9 +58,7 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
         else:
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
-    imports.when_imported(
-        "accelerate.accelerator", lambda module: arguments.leave_unwrapped(settings, module.Accelerator, patches)
-    )
+    imports.when_imported("accelerate.accelerator", lambda module: arguments.leave_unwrapped(settings, module, patches))
     imports.when_imported("transformers.training_args", wrap_arguments)
     imports.when_imported("transformers.trainer", wrap_trainer)
     return length

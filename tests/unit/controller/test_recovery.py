@@ -329,7 +329,7 @@ def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> 
         ("env", True, "let the script keep no outputs"),
         ("env", False, "let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"),
         ("accelerate", False, "give accelerator.prepare the evaluation's loader"),
-        ("lightning", False, "under Fabric, let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"),
+        ("lightning", False, "under Fabric, give setup_dataloaders the evaluation's loader"),
     ],
 )
 def test_a_script_that_evaluates_in_the_batches_that_it_is_given_is_not_told_to(
