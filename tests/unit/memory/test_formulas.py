@@ -426,8 +426,8 @@ def test_the_scales_of_a_quantized_base_are_whole_on_each_rank() -> None:
 
 
 def test_stage_3_shards_a_model_that_was_whole() -> None:
-    # 13B on 64 GPUs: 26 GB in bf16 before they are sharded, when weights, masters and gradients have 8 x 13B / 64, and a
-    # bucket; the optimizer makes its states in the first step.
+    # 13B on 64 GPUs: 26 GB in bf16 before they are sharded, when weights, masters and gradients have 8 x 13B / 64, and
+    # a bucket; the optimizer makes its states in the first step.
     llama = replace(LLAMA_2_7B, hidden_size=5120, layers=40, heads=40, kv_heads=40, ffn_size=13824)
     few = Workload(llama, H100, 64, 128, nodes=8, gpus_per_node=8)
     total = shape_of(llama, None).total

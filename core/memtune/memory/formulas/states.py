@@ -32,10 +32,11 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.master_bytes and not recipe.offloads_states:
         terms.append(_per_parameter("master weights", ALWAYS, recipe.master_bytes, trainable, recipe.state_shards))
     if recipe.state_bytes and not recipe.offloads_states:
-        terms.append(_per_parameter("optimizer states", AFTER_FIRST_STEP, recipe.state_bytes, trainable, recipe.state_shards))
+        lives = AFTER_FIRST_STEP  # also DeepSpeed's (stage_1_and_2.py, initialize_optimizer_states)
+        terms.append(_per_parameter("optimizer states", lives, recipe.state_bytes, trainable, recipe.state_shards))
         if recipe.outside_state_bytes and shape.outside:
             outside, shards = shape.outside / parallel, recipe.state_shards
-            terms.append(_per_parameter("optimizer states", AFTER_FIRST_STEP, recipe.outside_state_bytes, outside, shards))
+            terms.append(_per_parameter("optimizer states", lives, recipe.outside_state_bytes, outside, shards))
     terms += _gradients(shape, recipe, trainable)
     if recipe.autocasts and not shape.has_adapter:
         terms += _autocast_copies(shape, recipe, parallel)
