@@ -280,21 +280,27 @@ def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
 
 
 def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[Term]:
-    """Startup memory beyond ``terms`` that exist from the start: stage 3 shards a whole model.
+    """Startup memory beyond ``terms`` that exist from the start: FSDP shards whole units, DeepSpeed a whole model.
 
-    Without zero.Init the engine moves all of it to the GPU (deepspeed runtime/engine.py, _configure_distributed_model).
+    Without zero.Init the engine moves all of it to the GPU (deepspeed runtime/engine.py, _configure_distributed_model);
+    stages 1 and 2 then copy it into a flat tensor.
     """
-    if not (recipe.is_stage_3 and recipe.builds_whole):
-        return []
+    if recipe.backend == "fsdp" and recipe.weight_shards > 1:
+        return [_largest_unit(shape, recipe, INIT, "torch.distributed.fsdp, _move_states_to_device")]
     learns = 0 if shape.has_adapter else shape.total
     quantized = shape.quantizable if shape.quantization != "none" else 0
     frozen = shape.total - learns - quantized
     whole = learns * recipe.weight_bytes + frozen * recipe.frozen_bytes + quantized * recipe.base_bytes
+    source = "deepspeed runtime/engine.py, _configure_distributed_model"
+    if recipe.has_bucket and not recipe.is_stage_3:
+        whole += shape.trainable * recipe.weight_bytes
+        source = "deepspeed stage_1_and_2.py, flatten_dense_tensors_aligned"
+    elif not (recipe.is_stage_3 and recipe.builds_whole):
+        return []
     there = sum(term.bytes for term in terms if INIT in term.phases and term.name not in (*OUTSIDE, "workspace"))
     if whole <= there:
         return []
-    template = "{:,.0f} B of the whole model before it is sharded - {:,.0f} B that come after it"
-    source = "deepspeed runtime/engine.py, _configure_distributed_model"
+    template = "{:,.0f} B of the whole model and its copy before it is sharded - {:,.0f} B that come after it"
     return [Term("gathered units", whole - there, (INIT,), template, (whole, there), source)]
 
 
@@ -302,7 +308,11 @@ def save_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     """Saving gathers one unit at a time if weights are sharded."""
     if recipe.weight_shards == 1:
         return []
+    return [_largest_unit(shape, recipe, SAVE, "torch.distributed.checkpoint.state_dict")]
+
+
+def _largest_unit(shape: Shape, recipe: Recipe, phase: int, source: str) -> Term:
     size = recipe.weight_bytes * max(shape.root, shape.layer) / recipe.tensor_parallel
     template = "{:.4g} B x {:,} parameters of the largest unit"
     values = (recipe.weight_bytes, max(shape.root, shape.layer))
-    return [Term("gathered units", size, (SAVE,), template, values, "torch.distributed.checkpoint.state_dict")]
+    return Term("gathered units", size, (phase,), template, values, source)

@@ -16,7 +16,7 @@ from memtune.memory.constants import Constants
 from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
 from memtune.memory.formulas.recipe import Recipe
-from memtune.memory.formulas.terms import EVALUATION, PHASES, SAVE, Term
+from memtune.memory.formulas.terms import EVALUATION, INIT, PHASES, SAVE, Term
 from memtune.memory.prediction import Component, Interval
 from memtune.memory.uncertainty import UNMODELLED, Belief, Square
 
@@ -82,7 +82,7 @@ class Ledger:
         share, unfit, loss, _ = self.packing
         fixed, slope = self.sums[phase]
         still, moving = share * fixed, share * slope
-        if phase not in (EVALUATION, SAVE):
+        if phase not in (INIT, EVALUATION, SAVE):
             still += unfit * (self.highest[0] - fixed) + loss * self.logits[0]
             moving += unfit * (self.highest[1] - slope) + loss * self.logits[1]
         return still * (1 + self.rounding), moving * (1 + self.rounding)
@@ -210,7 +210,7 @@ def _highest(addends: Iterable[_Addend], belief: Belief) -> tuple[float, float]:
     for name, fixed, slope, phases in addends:
         of_name = sizes.setdefault(name, [[0.0] * len(PHASES), [0.0] * len(PHASES)])
         for phase in phases:
-            if phase not in (EVALUATION, SAVE):
+            if phase not in (INIT, EVALUATION, SAVE):
                 of_name[0][phase] += fixed
                 of_name[1][phase] += slope
     still = moving = 0.0

@@ -16,7 +16,6 @@ from memtune.memory.formulas.terms import (
     LOSS,
     REDUCE,
     STEPPING,
-    TRAINING,
     Term,
 )
 
@@ -33,7 +32,7 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.master_bytes and not recipe.offloads_states:
         terms.append(_per_parameter("master weights", ALWAYS, recipe.master_bytes, trainable, recipe.state_shards))
     if recipe.state_bytes and not recipe.offloads_states:
-        lives = ALWAYS if recipe.backend == "deepspeed" else AFTER_FIRST_STEP
+        lives = AFTER_FIRST_STEP  # also DeepSpeed's (stage_1_and_2.py, initialize_optimizer_states)
         terms.append(_per_parameter("optimizer states", lives, recipe.state_bytes, trainable, recipe.state_shards))
         if recipe.outside_state_bytes and shape.outside:
             outside, shards = shape.outside / parallel, recipe.state_shards
@@ -128,7 +127,7 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         values = (recipe.gradient_bytes, trainable)
         template = "{:.4g} B x {:,.0f} parameters: the reducer's copy of the gradients"
         source = "torch DistributedDataParallel, gradient_as_bucket_view=False"
-        terms.append(Term("buckets", size, TRAINING, template, values, source))
+        terms.append(Term("buckets", size, ALWAYS, template, values, source))
     return terms
 
 
