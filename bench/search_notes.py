@@ -40,9 +40,7 @@ The factors are of memory for the whole job, for each component and each plan; o
 sharding, each checkpointing and each plan; with noise on every probe. A plan whose true memory is above the GPU's
 runs out of memory, wherever the prediction saw that edge.
 
-Where MemTune does not find a good plan, it mostly ended by its rule of three probes without gain: they went to
-plans that differ in stage or micro-batch alone, while another sharding or checkpointing was faster than
-predicted. It learns one factor of speed for all plans, not one for each knob.
+Where MemTune does not find a good plan, it mostly ended by its rule of three probes without gain.
 """.strip()
 
 METHOD_NOTES = f"""
