@@ -18,8 +18,8 @@ from memtune.memory.speed import TRUST
 from memtune.memory.uncertainty import Belief
 from memtune.plans.plan import Plan
 
-# Half-widths of the 97.5% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding with
-# fsdp_qlora's in bench/data/measured_sweeps.csv, checkpointing with llm-foundry's in bench/results/throughput.md.
+# Half-widths of the 97.5% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding
+# with fsdp_qlora's in bench/data/measured_sweeps.csv, checkpointing with llm-foundry's in bench/results/throughput.md.
 _PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
 _KNOBS = {"precision": 0.15, "sharding": 0.12, "checkpointing": 0.15, "offload": 0.15, "attention": 0.15}
 _OWN = 0.06
