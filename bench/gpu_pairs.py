@@ -15,8 +15,8 @@ from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.terms import INIT
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
+from memtune.memory.speed_errors import Calibration
 from memtune.memory.traced_model import TracedModel
-from memtune.memory.uncertainty import Calibration
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.model.plain import from_facts

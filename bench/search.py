@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md
 
-On published measurements (search_published.py) and modelled tables (search_tables.py), until a probe has measured a
+On published measurements (search_published.py), emulated memory (search_emulated.py) and modelled tables
+(search_tables.py), until a probe has measured a
 plan that fits and reaches 97% of the throughput of the best such plan.
 """
 
@@ -13,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple, get_args
 
+from search_emulated import GRIDS
 from search_methods import Hunt, Method, composer_halving, deepspeed_order, grid_order, memtune, random_order
-from search_notes import METHOD_NOTES, MODELLED_NOTES, PRUNING_NOTES, PUBLISHED_NOTES
+from search_notes import EMULATED_NOTES, METHOD_NOTES, MODELLED_NOTES, PRUNING_NOTES, PUBLISHED_NOTES
 from search_published import published_tables
 from search_samplers import gp, tpe
 from search_tables import CASES, Table, table_of
@@ -80,6 +82,11 @@ TARGETS = (
 def published() -> list[Job]:
     """Jobs with published measurements."""
     return [Job(each.job, lambda _, table=each.table: table) for each in published_tables()]  # type: ignore[misc]
+
+
+def emulated() -> list[Job]:
+    """Jobs whose memory was emulated."""
+    return [Job(grid.name, grid.table) for grid in GRIDS]
 
 
 def modelled(reach: float) -> list[Job]:
@@ -256,7 +263,7 @@ def print_samplers(jobs: Sequence[Job], seeds: int) -> None:
 
 
 def main() -> None:
-    """Print both parts: published measurements, and modelled tables with larger spaces."""
+    """Print the parts: published measurements, emulated memory, and modelled tables with larger spaces."""
     jobs, drawn = published(), modelled(1.0)
     print(f"# How many probes find a good plan\n\nMade by `{COMMAND}`.\n")
     print(f"## Published measurements: {len(jobs)} jobs, {SEEDS} seeds\n\n{PUBLISHED_NOTES}\n")
@@ -265,6 +272,8 @@ def main() -> None:
     print_pruning(jobs, FEW_SEEDS)
     print(f"\n### The choices of tuning.sampler, {FEW_SEEDS} seeds\n\nLeft alone until the operator's rules end them.")
     print_samplers(jobs, FEW_SEEDS)
+    print(f"\n## Emulated memory: {len(GRIDS)} jobs, {FEW_SEEDS} seeds\n\n{EMULATED_NOTES}\n")
+    print_comparison(emulated(), FEW_SEEDS, {name: method for name, method in METHODS.items() if name != SLOW})
     print(f"\n## Modelled tables: {len(drawn)} jobs, {FEW_SEEDS} seeds\n\n{MODELLED_NOTES}\n")
     print_comparison(drawn, FEW_SEEDS, {name: method for name, method in METHODS.items() if name != SLOW})
     print("\n### Hidden factors that reach twice as far\n")

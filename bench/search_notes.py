@@ -31,6 +31,13 @@ The operator's search with and without early ends, on the same tables. What a pr
 that few are sure to lose.
 """.strip()
 
+EMULATED_NOTES = """
+Every plan of these jobs ran three steps with the real libraries on the emulated GPU
+([emulated-grid.jsonl](emulated-grid.jsonl)), so that MemTune's predictor had no part in their memory: stages 0 to 2,
+all checkpointings, micro-batches 1 to 16. 0.5 GiB for the contexts of CUDA and NCCL is assumed. The speed is modelled,
+with the hidden factors of the section below: nobody published enough plans of one job.
+""".strip()
+
 MODELLED_NOTES = """
 These are no measurements: the tables are the prediction times hidden factors. They tell of larger spaces than
 anybody published: all shardings, checkpointings and micro-batches of a job. Where the predictor orders plans
@@ -40,9 +47,7 @@ The factors are of memory for the whole job, for each component and each plan; o
 sharding, each checkpointing and each plan; with noise on every probe. A plan whose true memory is above the GPU's
 runs out of memory, wherever the prediction saw that edge.
 
-Where MemTune does not find a good plan, it mostly ended by its rule of three probes without gain: they went to
-plans that differ in stage or micro-batch alone, while another sharding or checkpointing was faster than
-predicted. It learns one factor of speed for all plans, not one for each knob.
+Where MemTune does not find a good plan, it mostly ended by its rule of three probes without gain.
 """.strip()
 
 METHOD_NOTES = f"""

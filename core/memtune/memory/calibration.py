@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.formulas.phases import ALLOCATOR
-from memtune.memory.prediction import Interval
 from memtune.memory.predictor import Predictor
-from memtune.memory.speed import TRUST
-from memtune.memory.uncertainty import Belief, Calibration
+from memtune.memory.speed_errors import Calibration, SpeedErrors, Timed
+from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.plans.plan import Plan
 
@@ -29,8 +28,6 @@ STALE_ERROR = 0.05
 STALE_SPEED_ERROR = 0.10
 # All stale step times together weigh so much as this share of one that is not: they may all be off the same way.
 _STALE_WEIGHT = 0.25
-# The half-width of a step time once one was measured, and for more plans the more there are.
-_SPEED_NOISE = 0.12
 # Rounds until the belief converges.
 _ROUNDS = 3
 # Fractions of the correction to try until no measured plan gets worse. At 0 the means stay, and the measurements still
@@ -137,18 +134,9 @@ def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[t
     ]
 
 
-def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> Interval:
+def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> SpeedErrors:
     timed = [m for m in measurements if m.step_seconds]
-    if not timed:
-        return predictor.speed
-    stale = sum(m.stale for m in timed)
-
-    def ratio(m: Measurement) -> float:
-        return math.log(m.step_seconds / predictor.predict(m.plan).step_seconds.expected)
-
-    weights = [_STALE_WEIGHT / stale if m.stale else 1.0 for m in timed]
-    middle = sum(weight * ratio(m) for weight, m in zip(weights, timed, strict=True)) / sum(weights)
-    spread = max(abs(ratio(m) - middle) for m in _judged(timed))
-    doubt = STALE_SPEED_ERROR if stale == len(timed) else 0.0
-    factor, width = math.exp(middle), 1 + min(_SPEED_NOISE + doubt + spread, TRUST)
-    return Interval(factor / width, factor, factor * width)
+    doubt = STALE_SPEED_ERROR * math.sqrt(sum(m.stale for m in timed) / _STALE_WEIGHT)
+    return SpeedErrors(
+        [Timed(m.plan, predictor.step_parts(m.plan), m.step_seconds, doubt if m.stale else 0.0) for m in timed]
+    )

@@ -16,8 +16,9 @@ from memtune.memory.formulas.stacks import stack_terms
 from memtune.memory.formulas.states import state_terms
 from memtune.memory.formulas.terms import ALWAYS, Term
 from memtune.memory.prediction import Interval, Prediction
-from memtune.memory.speed import TRUST, Pace, pace_of
-from memtune.memory.uncertainty import Belief, Calibration
+from memtune.memory.speed import Pace, pace_of
+from memtune.memory.speed_errors import Calibration, SpeedErrors
+from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
 from memtune.units import MIB
@@ -36,15 +37,16 @@ class Predictor:
         self.workload = workload
         self.shape = shape_of(workload.architecture, workload.adapter)
         self.belief = calibration.belief if calibration else _prior(workload)
-        self.speed = calibration.speed if calibration else Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
+        self.speed = calibration.speed if calibration else SpeedErrors()
         self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
         self._paces: dict[tuple[object, ...], Pace] = {}
 
     def predict(self, plan: Plan) -> Prediction:
         """The peaks of a plan by phase and component, and its speed."""
         found = peaks(self._ledger(plan), plan.micro_batch)
-        plain = self._pace(plan).step_seconds(plan.micro_batch, plan.accumulation)
-        low, expected, high = self.speed
+        parts = self.step_parts(plan)
+        plain = sum(parts.values())
+        low, expected, high = self.speed.factor(plan, parts)
         seconds = Interval(plain * low, plain * expected, plain * high)
         tokens = plan.global_batch(self.workload.world) * self.workload.sequence_length
         return Prediction(
@@ -59,6 +61,10 @@ class Predictor:
             step_seconds=seconds,
             tokens_per_second=Interval(tokens / seconds.upper, tokens / seconds.expected, tokens / seconds.lower),
         )
+
+    def step_parts(self, plan: Plan) -> dict[str, float]:
+        """The seconds of a plan's step by what takes them, as the formulas say."""
+        return self._pace(plan).parts(plan.micro_batch, plan.accumulation)
 
     def explain(self, plan: Plan) -> list[Term]:
         """Every term of a plan with its formula: the same terms that ``predict`` sums."""

@@ -56,12 +56,20 @@ class Pace(NamedTuple):
     transfer: float
     step: float
 
-    def step_seconds(self, micro_batch: int, accumulation: int) -> float:
-        """Seconds of one optimizer step: all micro-batches and the optimizer."""
+    def parts(self, micro_batch: int, accumulation: int) -> dict[str, float]:
+        """Seconds of one optimizer step by what takes them: all micro-batches and the optimizer."""
         compute = self.launch + self.sample * micro_batch
-        exposed = self.links - min(compute, self.links) * self.hidden_share
-        micro = compute + exposed + self.transfer + self.transfer_sample * micro_batch
-        return accumulation * micro + self.step
+        return {
+            "compute": accumulation * self.sample * micro_batch,
+            "launch": accumulation * self.launch,
+            "links": accumulation * (self.links - min(compute, self.links) * self.hidden_share),
+            "transfer": accumulation * (self.transfer + self.transfer_sample * micro_batch),
+            "step": self.step,
+        }
+
+    def step_seconds(self, micro_batch: int, accumulation: int) -> float:
+        """Seconds of one optimizer step."""
+        return sum(self.parts(micro_batch, accumulation).values())
 
 
 def pace_of(workload: Workload, shape: Shape, plan: Plan) -> Pace:

@@ -6,12 +6,10 @@ Before any measurement the means are 0 and the errors independent. `memtune.memo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
-from memtune.memory.prediction import Interval
 
 # The relative error that all estimated components inside the allocator share.
 UNMODELLED = "unmodelled"
@@ -86,6 +84,14 @@ class Belief:
         """The half-width of one component, relative to its bytes."""
         return self._widths[name]
 
+    def knows(self, name: str) -> bool:
+        """Whether the belief has an error of this name."""
+        return name in self._diagonal
+
+    def squared(self, parts: Mapping[str, float]) -> float:
+        """The squared half-width of a sum of components."""
+        return sum(self._covariance(a, b) * x * y for a, x in parts.items() for b, y in parts.items())
+
     def updated(self, parts: Mapping[str, float], surprise: float, noise: float) -> Belief:
         """The belief after a sum of components came out `surprise` bytes higher than expected."""
         names = sorted(self._diagonal)
@@ -127,11 +133,3 @@ class Belief:
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The result of calibration: a belief about the components, and a factor for the step time."""
-
-    belief: Belief
-    speed: Interval

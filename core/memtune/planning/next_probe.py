@@ -12,13 +12,16 @@ from functools import cached_property
 
 from memtune.memory.prediction import Interval
 from memtune.planning.knowledge import Lesson, PlanKnowledge
-from memtune.planning.pareto import BOUND, Point, covered, expected_excess, expected_gain, is_on_front, share_below
+from memtune.planning.pareto import BOUND, Point, covered, expected_excess, expected_gain, share_below
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import Target
 
 # The sampler that maximises expected improvement under the prediction.
 MEMTUNE = "MemTune"
+# A smaller expected gain, as a share of the best measured, is not worth a probe: training would have to last a thousand
+# times as long to pay for it.
+_WORTH = 0.001
 # A smaller relative gain counts as none; after this many probes in a row without gain the search ends.
 _GAIN = 0.03
 _PATIENCE = 3
@@ -161,19 +164,11 @@ def enough(question: Question) -> str | None:
         return None
     if _without_gain(question) >= _PATIENCE:
         return f"{_PATIENCE} probes in a row gained less than {_GAIN:.0%}"
-    if not any(_may_gain(question, candidate) for candidate in question.candidates):
-        best = "those measured" if question.objective == BOTH else "the best one measured"
-        return f"no plan left is predicted to be better than {best}"
+    best = covered(question.points) if question.objective == BOTH else question.incumbent
+    if max(promise(question, candidate) for candidate in question.candidates) < _WORTH * best:
+        measured = "those measured" if question.objective == BOTH else "the best one measured"
+        return f"no plan left is expected to gain {_WORTH:.1%} over {measured}"
     return None
-
-
-def _may_gain(question: Question, candidate: Candidate) -> bool:
-    """Whether a plan beats the measurements if it is as good as predicted at best."""
-    if question.objective != BOTH:
-        return _score(question, candidate).upper > question.incumbent
-    speed, free = _both(question, candidate)
-    best = Point(speed.upper, free.upper)
-    return best not in question.points and is_on_front(best, question.points)
 
 
 def _without_gain(question: Question) -> int:

@@ -103,7 +103,9 @@ def probed(job: Job) -> PruningCluster:
 
 
 def told(cluster: SimulatedCluster, plan: str, beats: Target) -> dict[str, Any]:
-    training, seconds, peak = cluster.job.spec.training, cluster.step_seconds(plan), cluster.truth(plan)
+    training, peak = cluster.job.spec.training, cluster.truth(plan)
+    # Slower than predicted, or plans that lose would not be probed at all.
+    seconds = cluster.step_seconds(plan) * (2 if beats.tokens_per_second else 1)
     speed = training.global_batch_size * training.sequence_length / seconds
     why = pruned(beats, [Step(speed, peak)])
     steps = tuple(MeasuredStep(number, seconds, peak) for number in ((2,) if why else (2, 3)))

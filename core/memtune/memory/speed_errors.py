@@ -1,0 +1,119 @@
+"""The errors of predicted step times, and how measured steps correct them.
+
+A step is a sum of parts, and all plans share the error of each part: a link that is slower than its data sheet slows
+every plan by what it sends. What the formulas leave out is an error of each knob's choice, and one of each plan. Errors
+are logarithms with Gaussian priors, so that step times are a Gaussian process over plans; measurements update it as a
+Kalman filter, linearized around its own result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memtune.memory.prediction import Interval
+from memtune.memory.speed import TRUST
+from memtune.memory.uncertainty import Belief
+from memtune.plans.plan import Plan
+
+# Half-widths of the 97.5% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding
+# with fsdp_qlora's in bench/data/measured_sweeps.csv, checkpointing with llm-foundry's in bench/results/throughput.md.
+_PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
+_KNOBS = {"precision": 0.15, "sharding": 0.12, "checkpointing": 0.15, "offload": 0.15, "attention": 0.15}
+_OWN = 0.06
+# The common factor is whatever the first measurement says: a GPU may be throttled, or not the one it is taken for.
+_ALL, _ANY = "all plans", 10.0
+# Probes of one plan repeat to within this.
+_NOISE = 0.03
+_ROUNDS = 3
+# How far the spread of the errors may be scaled up if measurements differ more than it allows.
+_MOST_SURPRISE = 4.0
+
+
+class Timed(NamedTuple):
+    """A measured step: the plan, its predicted parts in seconds, and the seconds it took.
+
+    ``doubt`` is the half-width of what today's step may differ by.
+    """
+
+    plan: Plan
+    parts: Mapping[str, float]
+    seconds: float
+    doubt: float = 0.0
+
+
+class SpeedErrors:
+    """A belief about the errors of step times. Without measurements, an interval that holds published runs."""
+
+    def __init__(self, timed: Sequence[Timed] = ()) -> None:
+        self._belief: Belief | None = None
+        self._surprise = 1.0
+        if timed:
+            names = {name for each in timed for name in _reach(each.plan, each.parts, {})}
+            prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
+            self._belief = prior
+            for _ in range(_ROUNDS):
+                self._belief, self._surprise = _learned(prior, self._belief, timed)
+
+    def factor(self, plan: Plan, parts: Mapping[str, float]) -> Interval:
+        """By what to multiply a plan's predicted step time, which is the sum of its parts."""
+        belief = self._belief
+        if belief is None:
+            return Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
+        reach = _reach(plan, parts, belief.means)
+        expected = math.exp(_moved(plan, parts, belief.means))
+        new = sum((_width(name) * share) ** 2 for name, share in reach.items() if not belief.knows(name))
+        width = math.sqrt(belief.squared({n: s for n, s in reach.items() if belief.knows(n)}) + new) * self._surprise
+        most = 1 + min(math.expm1(width), TRUST)
+        return Interval(expected / most, expected, expected * most)
+
+
+def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Belief, float]:
+    """The belief after all measurements, and by which factor they are farther apart than the prior says."""
+    belief, surprises = prior, list[float]()
+    for plan, parts, seconds, doubt in timed:
+        reach = _reach(plan, parts, around.means)
+        # Linear around the last round's means.
+        foretold = _moved(plan, parts, around.means) + belief.moved(reach, around)
+        noise = _NOISE**2 + doubt**2
+        off = math.log(seconds / sum(parts.values())) - foretold
+        surprises.append(1.96**2 * off * off / (belief.squared(reach) + noise))
+        belief = belief.updated(reach, off, noise)
+    # The first one tells the common factor.
+    scale = math.sqrt(sum(surprises[1:]) / max(len(surprises) - 1, 1))
+    return belief, min(max(scale, 1.0), _MOST_SURPRISE)
+
+
+def _moved(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> float:
+    """The logarithm of a step's time over its predicted one, with errors at their means."""
+    now = sum(seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items())
+    return math.log(now / sum(parts.values())) + sum(means.get(name, 0.0) for name in _names(plan))
+
+
+def _reach(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
+    """By how much each error moves the logarithm of a plan's step time."""
+    now = {name: seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items()}
+    total = sum(now.values())
+    shares = {name: seconds / total for name, seconds in now.items() if seconds and name in _PARTS}
+    return {**shares, **dict.fromkeys(_names(plan), 1.0)}
+
+
+def _names(plan: Plan) -> list[str]:
+    return [_ALL, *(f"{knob}:{getattr(plan, knob)}" for knob in _KNOBS), str(plan)]
+
+
+def _width(name: str) -> float:
+    if name == _ALL:
+        return _ANY
+    knob, is_knob, _ = name.partition(":")
+    return _KNOBS[knob] if is_knob else _PARTS.get(name, _OWN)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The result of calibration: what is known of the errors of memory's components, and of step times."""
+
+    belief: Belief
+    speed: SpeedErrors

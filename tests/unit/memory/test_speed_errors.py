@@ -1,0 +1,78 @@
+"""What measured step times teach of those of other plans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtune.memory.speed import TRUST
+from memtune.memory.speed_errors import SpeedErrors, Timed
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, Sharding
+from memtune.plans.plan import Plan
+
+COMPUTE = {"compute": 1.0, "launch": 0.0, "links": 0.0, "transfer": 0.0, "step": 0.0}
+PLAIN = Plan.parse("bf16-z1-none-mb2x8")
+CHECKPOINTED, SHARDED = replace(PLAIN, checkpointing=FULL), replace(PLAIN, sharding=Sharding.FSDP)
+BOTH = replace(SHARDED, checkpointing=FULL)
+SMALLER = PLAIN.with_micro_batch(1)
+
+
+def timed(plan: Plan, factor: float) -> Timed:
+    return Timed(plan, COMPUTE, factor)
+
+
+def test_without_measurements_all_plans_have_the_interval_of_published_runs() -> None:
+    assert SpeedErrors().factor(PLAIN, COMPUTE) == (1 / (1 + TRUST), 1.0, 1 + TRUST)
+
+
+@given(st.floats(0.2, 5.0))
+def test_the_first_measurement_scales_all_plans(factor: float) -> None:
+    errors = SpeedErrors([timed(PLAIN, factor)])
+    for plan in (PLAIN, SMALLER, CHECKPOINTED, BOTH):
+        assert errors.factor(plan, COMPUTE).expected == pytest.approx(factor, rel=1e-2)
+
+
+def test_the_more_a_plan_shares_with_a_measured_one_the_better_it_is_known() -> None:
+    errors = SpeedErrors([timed(PLAIN, 1.0)])
+    widths = [errors.factor(plan, COMPUTE).width for plan in (PLAIN, SMALLER, CHECKPOINTED, BOTH)]
+    assert widths == sorted(widths)
+    assert len(set(widths)) == len(widths)
+
+
+def test_a_slow_checkpointing_is_slow_under_every_sharding() -> None:
+    errors = SpeedErrors([timed(PLAIN, 1.0), timed(CHECKPOINTED, 1.2)])
+    slow, quick = (errors.factor(plan, COMPUTE).expected for plan in (BOTH, SHARDED))
+    assert slow / quick > 1.1
+    assert SHARDED.checkpointing == NO_CHECKPOINTING
+
+
+def test_a_slow_link_slows_plans_by_what_they_send() -> None:
+    def sending(share: float) -> dict[str, float]:
+        return {**COMPUTE, "compute": 1 - share, "links": share}
+
+    errors = SpeedErrors([Timed(PLAIN, sending(0.0), 1.0), Timed(SMALLER, sending(0.5), 1.5)])
+    little, much = (errors.factor(SHARDED, sending(share)).expected for share in (0.1, 0.7))
+    assert 1.0 < little < 1.15
+    assert much > 1.3
+
+
+def test_measurements_that_differ_more_than_expected_widen_what_is_said_of_others() -> None:
+    plans = [PLAIN.with_micro_batch(size) for size in (1, 2, 4, 8)]
+    alike = SpeedErrors([timed(plan, 1.0) for plan in plans])
+    apart = SpeedErrors([timed(plan, factor) for plan, factor in zip(plans, (1.0, 1.3, 0.8, 1.2), strict=True)])
+    assert apart.factor(SHARDED, COMPUTE).width > alike.factor(SHARDED, COMPUTE).width
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=8), st.floats(0.0, 0.5))
+def test_an_interval_is_never_wider_than_before_measurements(factors: list[float], links: float) -> None:
+    parts = {**COMPUTE, "compute": 1 - links, "links": links}
+    plans = [PLAIN.with_batch(number + 1, 1) for number in range(len(factors))]
+    errors = SpeedErrors([Timed(plan, parts, factor) for plan, factor in zip(plans, factors, strict=True)])
+    for plan in (*plans, BOTH):
+        low, expected, high = errors.factor(plan, parts)
+        assert 0 < low <= expected <= high < math.inf
+        assert high / expected <= 1 + TRUST + 1e-9
