@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from predictors import of_components
 
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
@@ -38,7 +39,7 @@ def test_two_probes_tighten_every_interval_and_move_towards_the_truth() -> None:
 
 def test_two_probes_that_contradict_each_other_widen_every_interval() -> None:
     probes = [_measured(PLANS[0], 0.8), _measured(PLANS[1], 1.25)]
-    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    before, after = of_components(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
     for plan in PLANS:
         assert after.predict(plan).allocated.width > before.predict(plan).allocated.width
 
@@ -91,7 +92,7 @@ def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
 def test_a_peak_that_was_foretold_by_luck_does_not_undo_what_the_others_teach() -> None:
     # Any correction makes the first plan less exact; the intervals tighten nevertheless.
     probes = [_measured(PLANS[0], 1.0), _measured(PLANS[1], 1.03), _measured(PLANS[4], 1.03)]
-    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    before, after = of_components(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
     for plan in PLANS:
         assert after.predict(plan).device.width < before.predict(plan).device.width
     assert after.predict(PLANS[0]).allocated.expected == pytest.approx(probes[0].allocated_bytes, rel=1e-6)
