@@ -13,7 +13,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,7 @@ ASKED = 0.05
 _DRAWN = 4
 _STEP = 0.05
 _MOST = 10.0
+_LEVELS = (0.0, 1.0, BOUND, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
 
 
 class Miss(NamedTuple):
@@ -166,6 +167,17 @@ _HEAD = (
 )
 
 
+def _prices(rows: Sequence[Miss]) -> Iterator[str]:
+    """What other levels would cost, on the sources that were not in view at first."""
+    yield "| standard deviations | above upper, by source | above upper, by row | width |"
+    yield "|--:|--:|--:|--:|"
+    for level in _LEVELS:
+        held = [each for each in held_out(rows, level) if each.miss.is_unseen]
+        by_row = statistics.mean(each.is_above for each in held)
+        width = statistics.median(each.interval.width for each in held)
+        yield f"| {level:.2f} | {rate_above(held):.1%} | {by_row:.1%} | {width:.2f} |"
+
+
 def page(rows: Sequence[Miss], level: float) -> list[str]:
     """The page."""
     held = held_out(rows, level)
@@ -195,6 +207,7 @@ def page(rows: Sequence[Miss], level: float) -> list[str]:
         _line(source, [each for each in held if each.miss.row.source == source])
         for source in by_source(each.miss for each in held)
     ]
+    lines += ["", *_prices(rows)]
     lines += ["", "| class | standard deviation | half-width |", "|---|--:|--:|"]
     found, spread = widths(rows, level), spreads(rows)
     lines += [f"| {kind} | {spread[kind]:.3f} | {found[kind]:.0%} |" for kind in CLASSES]

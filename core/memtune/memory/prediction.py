@@ -51,7 +51,8 @@ class Prediction:
     """The memory of one rank under one plan. ``components`` add up to ``device``, at the phase that peaks highest.
 
     ``device`` is the peak if there is memory to spare, ``needed`` the least memory in which the plan runs: before the
-    allocator fails, it returns to the device all cached segments that nothing uses.
+    allocator fails, it returns to the device all cached segments that nothing uses. ``shared`` is the half-width of
+    ``device`` that all plans of a job of which nothing was measured have in common.
     """
 
     peak_phase: str
@@ -66,6 +67,7 @@ class Prediction:
     needed: Interval
     step_seconds: Interval
     tokens_per_second: Interval
+    shared: float = 0.0
 
     @cached_property
     def phases(self) -> dict[str, Interval]:
@@ -84,6 +86,15 @@ class Prediction:
     def fit_probability(self, usable_bytes: int, headroom: float) -> float:
         """The probability that what the plan needs leaves the headroom free."""
         return self.needed.probability_below(usable_bytes * (1 - headroom))
+
+    def probe_probability(self, usable_bytes: int, headroom: float) -> float:
+        """The probability that the peak of a probe leaves the headroom free, as far as plans of the job differ in it.
+
+        A probe of any plan tells what they share, so that it is no reason to prefer one of them.
+        """
+        peak = self.device
+        own = math.sqrt(max((peak.upper - peak.expected) ** 2 - self.shared**2, 0.0))
+        return peak._replace(upper=peak.expected + own).probability_below(usable_bytes * (1 - headroom))
 
     def flushes(self, usable_bytes: int) -> bool:
         """Whether the allocator is expected to empty its cache, which costs time, for the plan to run."""

@@ -68,6 +68,7 @@ class Predictor:
             needed=found.needed,
             step_seconds=seconds,
             tokens_per_second=Interval(tokens / seconds.upper, tokens / seconds.expected, tokens / seconds.lower),
+            shared=found.shared,
         )
 
     def explain(self, plan: Plan) -> list[Term]:

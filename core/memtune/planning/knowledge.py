@@ -258,7 +258,7 @@ def _with_device(prediction: Prediction, device: float, error: float) -> Predict
 
     known = _around(device, error)
     # What a run took was enough for it.
-    return replace(prediction, breakdown=parts, device=known, needed=known)
+    return replace(prediction, breakdown=parts, device=known, needed=known, shared=0.0)
 
 
 def _around(value: float, error: float) -> Interval:

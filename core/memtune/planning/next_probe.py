@@ -137,7 +137,7 @@ def promise(question: Question, candidate: Candidate) -> float:
 
 def probability_of_fitting(question: Question, candidate: Candidate) -> float:
     """The probability that a probe of a plan keeps its headroom: its peak does, without emptying the cache."""
-    return candidate.prediction.device.probability_below(question.usable_bytes * (1 - question.headroom))
+    return candidate.prediction.probe_probability(question.usable_bytes, question.headroom)
 
 
 def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int) -> Target:

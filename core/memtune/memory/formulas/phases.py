@@ -67,6 +67,7 @@ class Ledger:
     noise: float
     unknown: float
     belief: Belief
+    job_width: float
     constants: Constants
     largest: tuple[float, float] | None
     _phases: dict[int, _Phase] = field(default_factory=dict)
@@ -178,6 +179,7 @@ class Peaks(NamedTuple):
     reserved: Interval
     device: Interval
     needed: Interval
+    shared: float
 
 
 def ledger(
@@ -208,6 +210,7 @@ def ledger(
             sums[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
     unknown = recipe.unknowns * constants.unknown_widening
+    job_width = belief.job_widths.get(job_class, 0.0)
     return Ledger(
         addends,
         list(zip(fixed, slopes, strict=True)),
@@ -219,8 +222,9 @@ def ledger(
         needs=needs,
         rounding=constants.rounding,
         unknown=unknown,
-        noise=constants.noise**2 + unknown**2 + belief.doubt**2 + belief.job_widths.get(job_class, 0.0) ** 2,
+        noise=constants.noise**2 + unknown**2 + belief.doubt**2 + job_width**2,
         belief=belief,
+        job_width=job_width,
         constants=constants,
         largest=largest,
     )
@@ -262,6 +266,7 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
         reserved=held.interval(phase.reserved.root(micro_batch)),
         device=device,
         needed=_needed(sums, index, micro_batch, device),
+        shared=sums.job_width * requested,
     )
 
 
