@@ -29,10 +29,9 @@ PAIRS = tuple(
     Pair(model, plan, int(ranks))
     for model, plans in {
         "qwen2-0.5b": "bf16-z2-full-mb4x1:8 bf16-ddp-none-mb4x1:1 bf16-z3-full-mb4x1:8 bf16-fsdp-full-mb4x1:8 "
-        "bf16-z3-full-mb4x1-exp:8 bf16-ddp-full-mb8x2-exp:1 bf16-z2-full-mb4x1-exp:8",
-        "llama-1.1b": "bf16-fsdp-none-mb4x1:8 bf16-z3-none-mb4x1:8 bf16-fsdp-full-mb4x2-exp:2 bf16-z1-none-mb2x1:8 "
-        "bf16-z3-sel-mb4x1:8 bf16-ddp-full-mb4x2:1",
-        "llama-1.1b-lora": "bf16-ddp-full-mb8x1:1 bf16-ddp-none-mb2x1:1",
+        "bf16-z3-full-mb4x1-exp:8 bf16-z2-full-mb4x1-exp:8 bf16-ddp-full-mb8x2-exp:1",
+        "llama-1.1b": "bf16-fsdp-none-mb4x1:8 bf16-z3-none-mb4x1:8 bf16-fsdp-full-mb4x2-exp:2 bf16-z1-none-mb2x1:8",
+        "llama-1.1b-lora": "bf16-ddp-full-mb8x1:1",
         "gpt2-medium": "bf16-z2-none-mb8x2:8 bf16-ddp-none-mb8x1:1",
     }.items()
     for pair in plans.split()

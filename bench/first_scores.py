@@ -3,8 +3,8 @@
     python bench/first_scores.py SOURCE    scores the rows of SOURCE in bench/data/unseen_memory.csv
     python bench/first_scores.py           prints the page of all first scores
 
-No formula is ever fitted on these rows. A source that has its first score is refused, and so are uncommitted formulas: the
-commit is stored with the score.
+No formula is ever fitted on these rows. A source that has its first score is refused, and so are uncommitted formulas:
+the commit is stored with the score.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from accuracy_cells import Cells
 from accuracy_rows import read_row
 
 from memtune.memory.constants import DEFAULT_CONSTANTS, JOB_WIDTHS
-from memtune.memory.prediction import Interval
+from memtune.memory.prediction import BOUND, Interval
 
 LINE = {
     "id": "one", "model": "llama2-7b", "params_b": "6.74", "hidden": "4096", "layers": "32", "heads": "32",
@@ -38,7 +38,7 @@ def test_every_source_counts_once_however_many_rows_it_has() -> None:
 
 def test_what_components_explain_is_no_width_of_the_job() -> None:
     row = miss("a", math.exp(0.2))
-    upper = row.interval.expected * math.exp(0.2 * job_widths.BOUND)
+    upper = row.interval.expected * math.exp(0.2 * BOUND)
     assert job_widths.spreads([row._replace(interval=row.interval._replace(upper=upper))])["whole"] == pytest.approx(
         0, abs=1e-6
     )
