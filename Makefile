@@ -81,6 +81,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	PYTHONPATH=bench $(python) bench/truth.py
 	PYTHONPATH=bench $(python) bench/tracing.py
 	$(python) bench/accuracy_device.py
+	$(python) bench/job_widths.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
 .PHONY: bench-emulated
@@ -88,6 +89,7 @@ bench-emulated: env-emulated ## published peaks beside the emulated GPU's
 	$(python) bench/emulated.py
 	$(python) bench/emulated_sources.py litgpt
 	$(python) bench/emulated_pairs.py
+	$(python) bench/emulated_needed.py
 
 .PHONY: bench-operator
 bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes

@@ -6,15 +6,17 @@ Imports torch only to trace a model that has no formulas.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from memtune.gpus.gpu import find
-from memtune.memory.prediction import Prediction
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay import numerics_of
 from memtune.memory.traced_model import TracedModel
+from memtune.memory.uncertainty import Belief, Calibration
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config
@@ -209,9 +211,10 @@ def traced() -> TracedModel:
 
 @cache
 def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
-    """The predictor for a plan of a model."""
+    """The predictor for a plan of a model, with the intervals of its components: the loop of the pairs is known."""
     model = MODELS[name]
     per_node = min(ranks, GPUS_PER_NODE)
+    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_widths={}))
     return Predictor(
         Workload(
             architecture=from_hf_config(model.hf_config) if model.config else traced(),
@@ -225,7 +228,8 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
             drops_outputs=True,
             casts_frozen=True,
             in_transformers=bool(model.config),
-        )
+        ),
+        Calibration(belief, Interval(1.0, 1.0, 1.0)),
     )
 
 

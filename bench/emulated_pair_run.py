@@ -40,8 +40,8 @@ LIMIT_SECONDS = 300
 _ENDLESS_BYTES = 1 << 42  # no memory limit: the benchmark measures use, not fit
 
 
-def measure(model: str, words: str, ranks: int) -> dict[str, Any]:
-    """Train a few steps as rank 0, and read torch's counters."""
+def measure(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES) -> dict[str, Any]:
+    """Train a few steps as rank 0 with ``limit_bytes`` for torch's allocator, and read its counters."""
     began, computed = time.monotonic(), time.process_time()
     plan = Plan.parse(words)
     process.resize(_ENDLESS_BYTES)
@@ -56,6 +56,9 @@ def measure(model: str, words: str, ranks: int) -> dict[str, Any]:
     del built
     gc.collect()
     torch.cuda.empty_cache()
+    # Building may take more than training, which alone is measured.
+    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    process.resize(limit_bytes + total_bytes - free_bytes - torch.cuda.memory_reserved())
     torch.cuda.reset_peak_memory_stats()
     skipped = []
     for _ in range(STEPS):
@@ -102,7 +105,7 @@ def _settings(plan: Plan, ranks: int) -> Settings:
     )  # fmt: skip
 
 
-def _import_all(model: str) -> None:
+def import_all(model: str) -> None:
     """Import once for all forks."""
     import deepspeed  # type: ignore[import-untyped]  # noqa: F401
 
@@ -111,29 +114,35 @@ def _import_all(model: str) -> None:
     gc.collect()
 
 
-def _in_a_fork(file: Path, model: str, words: str, ranks: int) -> None:
+def in_a_fork(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES) -> dict[str, Any]:
+    """Measure a plan in a fork of this process: its memory, or the problem that it had."""
+    answer, told = os.pipe()
     child = os.fork()
     if child:
+        os.close(told)
+        with os.fdopen(answer) as lines:
+            found = lines.read()
         _, status = os.waitpid(child, 0)
-        if status:
-            _tell(file, model, words, ranks, {"problem": f"it ended with {os.waitstatus_to_exitcode(status)}"})
-        return
+        code = os.waitstatus_to_exitcode(status)
+        return dict(json.loads(found)) if found else {"problem": f"it ended with {code}"}
     signal.alarm(LIMIT_SECONDS)
     # A driver would not work in a fork; the emulated GPU is memory of the process, and none is allocated yet.
     torch.cuda._is_in_bad_fork = lambda: False
     try:
-        told: dict[str, Any] = measure(model, words, ranks)
+        result: dict[str, Any] = measure(model, words, ranks, limit_bytes)
     except BaseException as error:
-        traceback.print_exc()
-        told = {"problem": f"{type(error).__name__}: {error}"[:300]}
-    _tell(file, model, words, ranks, told)
+        if limit_bytes == _ENDLESS_BYTES:
+            traceback.print_exc()
+        result = {"problem": f"{type(error).__name__}: {error}"[:300]}
+    os.write(told, json.dumps(result).encode())
     sys.stderr.flush()
     os._exit(0)
 
 
-def _tell(file: Path, model: str, words: str, ranks: int, told: dict[str, Any]) -> None:
+def tell(file: Path, line: dict[str, Any]) -> None:
+    """Add a line of JSON to the file."""
     with file.open("a", encoding="utf-8") as kept:
-        kept.write(json.dumps({"model": model, "plan": words, "ranks": ranks, **told}) + "\n")
+        kept.write(json.dumps(line) + "\n")
 
 
 def main(arguments: list[str]) -> int:
@@ -141,11 +150,11 @@ def main(arguments: list[str]) -> int:
     warnings.simplefilter("ignore")
     began = time.monotonic()
     file, model, *pairs = arguments
-    _import_all(model)
+    import_all(model)
     print(f"imports: {time.monotonic() - began:.1f} s", file=sys.stderr)
     for pair in pairs:
         plan, _, ranks = pair.partition(":")
-        _in_a_fork(Path(file), model, plan, int(ranks))
+        tell(Path(file), {"model": model, "plan": plan, "ranks": int(ranks), **in_a_fork(model, plan, int(ranks))})
     return 0
 
 

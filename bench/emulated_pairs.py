@@ -28,6 +28,7 @@ from memtune.units import GIB
 _BENCH = Path(__file__).parent
 _ROOT = _BENCH.parent
 _PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
+_SCRIPT = _BENCH / "emulated_pair_run.py"
 _FILE = _BENCH / "results" / "emulated-pairs.jsonl"
 _LIMIT_SECONDS = 1800
 _WORST = 10
@@ -85,14 +86,14 @@ def read(file: Path) -> dict[Pair, Result]:
     return found
 
 
-def run(model: str, pairs: Sequence[Pair], file: Path) -> None:
+def run(model: str, pairs: Sequence[Pair], file: Path, script: Path = _SCRIPT) -> None:
     """Emulate pairs of one model in one tree of processes."""
     apart = _ROOT / ".venv" / "eight-bit"
     path = [str(_ROOT / each) for each in ("core", "runner", "cli", "bench")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(apart)]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--gpu", GPU, "--ranks", "8", "--format", "json"]
     done = subprocess.run(
-        [*command, "--time-limit", str(_LIMIT_SECONDS), "--", str(_PYTHON), str(_BENCH / "emulated_pair_run.py"),
+        [*command, "--time-limit", str(_LIMIT_SECONDS), "--", str(_PYTHON), str(script),
          str(file), model, *(f"{each.plan}:{each.ranks}" for each in pairs)],
         check=False, capture_output=True, text=True, env=variables,
     )  # fmt: skip

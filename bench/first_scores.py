@@ -3,8 +3,8 @@
     python bench/first_scores.py SOURCE    scores the rows of SOURCE in bench/data/unseen_memory.csv
     python bench/first_scores.py           prints the page of all first scores
 
-Nothing is ever fitted on these rows. A source that has its first score is refused, and so are uncommitted formulas: the
-commit is stored with the score.
+No formula is ever fitted on these rows. A source that has its first score is refused, and so are uncommitted formulas:
+the commit is stored with the score.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ python bench/first_scores.py > bench/results/first-scores.md
 
 Each source below was added to [bench/data/unseen_memory.csv](../data/unseen_memory.csv) and scored once, with the
 formulas and constants of the commit beside it. These scores never change: what was mended since shows in the next
-source. No constant is fitted on these rows. [docs/accuracy.md](../../docs/accuracy.md) has the protocol.
+source. No constant of a formula is fitted on these rows. [docs/accuracy.md](../../docs/accuracy.md) has the protocol.
 """
 
 

@@ -17,7 +17,7 @@ from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.kv_cache import cache_document, cache_of, generating
 from memtune_cli.views.plan_view import detail_lines, title
-from memtune_cli.views.render import Column, between, between_bytes, seconds, table, wrapped
+from memtune_cli.views.render import Column, between, between_bytes, likely, seconds, table, wrapped
 from memtune_cli.views.screen import Screen, stdout_screen
 
 _TOP = 10
@@ -126,6 +126,7 @@ def _candidates(
         Column(f"{unit_of(case.workload.gpu.usable_bytes).name}B"),
         Column("between", weight=2),
         Column("of GPU", weight=4),
+        Column("fits", weight=1),
         *(() if case.workload.virtual else _SPEED_COLUMNS),
         *((_COST_COLUMN,) if case.gpu_hour_price is not None else ()),
     ]
@@ -143,6 +144,7 @@ def _row(case: PredictionCase, number: int, candidate: Candidate | Dropped) -> t
         unit.number(prediction.device.expected),
         between_bytes(prediction.device, unit),
         f"{prediction.device.expected / case.workload.gpu.usable_bytes:.0%}",
+        likely(case.fit_probability(prediction)),
         *(() if case.workload.virtual else _speed(prediction)),
         *(_cost(case, prediction) if case.gpu_hour_price is not None else ()),
     )

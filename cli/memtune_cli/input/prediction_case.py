@@ -116,6 +116,10 @@ class PredictionCase:
 
         return predicted_host(self.workload, self.predictor, plan)
 
+    def fit_probability(self, prediction: Prediction) -> float:
+        """The probability that a plan leaves the headroom of the GPU free."""
+        return prediction.fit_probability(self.workload.gpu.usable_bytes, self.headroom)
+
     def fits(self, plan: Plan, prediction: Prediction) -> bool:
         """Whether the plan is sure to fit on the GPU and the host."""
         return not self.host_refusal(plan) and prediction.fits(self.workload.gpu.usable_bytes, self.headroom)

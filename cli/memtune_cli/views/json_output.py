@@ -51,11 +51,12 @@ def _asked(case: PredictionCase) -> dict[str, Any]:
 
 def detail(case: PredictionCase, plan: Plan, prediction: Prediction) -> dict[str, Any]:
     """One plan with all its predictions."""
-    metrics = ("requested", "allocated", "active", "reserved", "device")
+    metrics = ("requested", "allocated", "active", "reserved", "device", "needed")
     return {
         "plan": str(plan),
         "knobs": plan.to_json(),
         "fits": case.fits(plan, prediction),
+        "fitProbability": _probability(case, prediction),
         "peakPhase": prediction.peak_phase,
         "bytes": {metric: _bytes(getattr(prediction, metric)) for metric in metrics},
         "components": [{"name": part.name, **_bytes(part.bytes)} for part in prediction.components],
@@ -69,7 +70,14 @@ def brief(case: PredictionCase, candidate: Candidate | Dropped) -> dict[str, Any
     """The short form of a candidate."""
     prediction = candidate.prediction
     reason = {"reason": candidate.reason} if isinstance(candidate, Dropped) else {}
-    return {"plan": str(candidate.plan), "deviceBytes": _bytes(prediction.device), **_speed(case, prediction), **reason}
+    return {
+        "plan": str(candidate.plan),
+        "deviceBytes": _bytes(prediction.device),
+        "neededBytes": _bytes(prediction.needed),
+        "fitProbability": _probability(case, prediction),
+        **_speed(case, prediction),
+        **reason,
+    }
 
 
 def dump(document: Mapping[str, Any], form: str) -> str:
@@ -88,6 +96,10 @@ def briefs(case: PredictionCase, candidates: Sequence[Candidate | Dropped]) -> l
 
 def _bytes(interval: Interval) -> dict[str, int]:
     return {name: round(value) for name, value in interval._asdict().items()}
+
+
+def _probability(case: PredictionCase, prediction: Prediction) -> float:
+    return round(case.fit_probability(prediction), 3)
 
 
 def _speed(case: PredictionCase, prediction: Prediction) -> dict[str, Any]:

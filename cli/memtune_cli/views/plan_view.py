@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.prediction import ADMISSION, Interval, Prediction
 from memtune.memory.workload import Workload
 from memtune.planning.cost import dollars
 from memtune.plans.plan import Plan
 from memtune.units import GIB, amount, counted, gib, unit_of
 from memtune_cli.input.prediction_case import PredictionCase
-from memtune_cli.views.render import between, between_bytes, memory_bar, seconds, wrapped
+from memtune_cli.views.render import between, between_bytes, likely, memory_bar, seconds, wrapped
 from memtune_cli.views.screen import Screen
 
 # Host memory is shown in GB even for a small GPU.
@@ -57,12 +57,25 @@ def detail_lines(screen: Screen, case: PredictionCase, plan: Plan, prediction: P
     facts = (
         f"  GPU memory   {amount(device.expected, usable_bytes)} ({spread}), {room}; "
         f"the peak is in phase {prediction.peak_phase}",
+        f"  Needed       {_needed(case, prediction)}",
         f"  Speed        {_speed(case.workload, prediction)}",
         *_cost(case, prediction),
         f"  Host memory  {gib(host.required_bytes)} a pod{shared}",
     )
     lines = [line for fact in facts for line in wrapped(screen, fact, 15)]
     return [*lines, "", *memory_bar(screen, prediction, usable_bytes)]
+
+
+def _needed(case: PredictionCase, prediction: Prediction) -> str:
+    usable_bytes = case.workload.gpu.usable_bytes
+    size, spread = (
+        amount(prediction.needed.expected, usable_bytes),
+        between_bytes(prediction.needed, unit_of(usable_bytes)),
+    )
+    chance = likely(case.fit_probability(prediction))
+    slow = ", which takes time" if prediction.flushes(usable_bytes) else ""
+    odds = f"the headroom stays free with a probability of {chance}"
+    return f"{size} ({spread}) if the allocator empties its cache{slow}; {odds}"
 
 
 def _speed(workload: Workload, prediction: Prediction) -> str:
@@ -99,11 +112,12 @@ def host_lines(screen: Screen, case: PredictionCase, plan: Plan) -> list[str]:
 def verdict(screen: Screen, case: PredictionCase, plan: Plan, prediction: Prediction) -> str:
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
+    chance = f"{case.headroom:.0%} stays free with a probability of {likely(case.fit_probability(prediction))}"
     if case.fits(plan, prediction):
-        return screen.paint("It fits", "32;1") + f": its upper bound does, and {case.headroom:.0%} stays free."
+        return screen.paint("It fits", "32;1") + f": {chance}."
     unfit = screen.paint("It does not fit", "31;1")
     if prediction.cannot_fit(usable_bytes):
         return f"{unfit}: the lower bound is above the GPU's memory."
     if reason := case.host_refusal(plan):
         return "\n".join(wrapped(screen, f"It does not fit: it {reason}.", 2)).replace("It does not fit", unfit)
-    return screen.paint("It may fit", "33;1") + ": the GPU lies within the interval, only a probe can tell."
+    return screen.paint("It may fit", "33;1") + f": {chance}, {ADMISSION:.0%} is asked for; only a probe can tell."

@@ -70,6 +70,11 @@ def seconds(value: float) -> str:
     return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
+def likely(probability: float) -> str:
+    """A probability in whole percent; nothing that is predicted is certain."""
+    return f"{min(max(probability, 0.01), 0.99):.0%}"
+
+
 def between_bytes(interval: Interval, unit: Unit, more_digits: int = 0) -> str:
     """The bounds of an amount of memory, without its unit."""
     return between(interval, unit.size_bytes, unit.digits + more_digits)

@@ -97,7 +97,7 @@ class IntervalBytes(StatusBlock):
 
     lower: Natural = Field(description="Bytes that are needed at the least.")
     expected: Natural = Field(description="Bytes that are expected.")
-    upper: Natural = Field(description="Bytes that are needed at the most: the 97.5% bound.")
+    upper: Natural = Field(description="Bytes that are needed at the most: the 95% bound.")
 
 
 class ComponentBytes(IntervalBytes):
@@ -112,6 +112,12 @@ class PredictionStatus(StatusBlock):
     plan: PlanName = Field(description="Short form of the plan that was predicted.")
     peak_phase: Name = Field(description="Phase of the step that peaks highest.")
     device_bytes: IntervalBytes = Field(description="Memory of the whole device in use at the peak.")
+    needed_bytes: IntervalBytes | None = Field(
+        default=None, description="The least memory in which the plan runs, if torch's allocator empties its cache."
+    )
+    fit_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None, description="Probability in percent that what the plan needs leaves tuning.headroom free."
+    )
     usable_bytes: Natural = Field(description="Memory that the GPU gives to a process.")
     components: Annotated[tuple[ComponentBytes, ...], Field(max_length=MAX_COMPONENTS)] = Field(
         default=(), description="The components that add up to deviceBytes."

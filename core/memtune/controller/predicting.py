@@ -128,6 +128,8 @@ def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionS
         plan=str(plan),
         peak_phase=_word(prediction.peak_phase),
         device_bytes=IntervalBytes(**_interval(prediction.device)),
+        needed_bytes=IntervalBytes(**_interval(prediction.needed)),
+        fit_percent=round(100 * prediction.fit_probability(model.usable_bytes, model.headroom)),
         usable_bytes=model.usable_bytes,
         components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
         tokens_per_second=natural(prediction.tokens_per_second.expected),

@@ -19,7 +19,7 @@ from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.plans.plan import Plan
 
-# Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative). Add to it the error that each
+# Probes of one plan repeat to within about 1% (half-width of the 95% bound, relative). Add to it the error that each
 # plan has of its own.
 _NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
 # Another version of torch or the driver counts as the same until one plan's peak differs by more than this share.

@@ -17,7 +17,7 @@ FITTED = (
     "backward_factor",
 )
 
-# The half-width of each component's 97.5% interval, relative to its expected bytes.
+# The half-width of each component's 95% interval, relative to its expected bytes.
 DEFAULT_TRUST: Mapping[str, float] = {
     "weights": 0.01,
     "adapter": 0.10,
@@ -36,6 +36,15 @@ DEFAULT_TRUST: Mapping[str, float] = {
     "allocator": 1.0,
     "context": 0.40,
     "nccl": 0.60,
+}
+
+# How far a job of which nothing was measured may be off as a whole, beside its components: the half-width of the 95%
+# interval by class of plans. Written by `python bench/job_widths.py --write`, never by hand.
+JOB_WIDTHS: Mapping[str, float] = {
+    "whole": 0.20,
+    "adapter": 0.26,
+    "sharded": 0.41,
+    "quantized": 0.31,
 }
 
 
@@ -65,6 +74,7 @@ class Constants:
     # How much an unspecified input widens the interval.
     unknown_widening: float = 0.10
     trust: Mapping[str, float] = field(default_factory=lambda: DEFAULT_TRUST)
+    job_widths: Mapping[str, float] = field(default_factory=lambda: JOB_WIDTHS)
 
 
 DEFAULT_CONSTANTS = Constants()

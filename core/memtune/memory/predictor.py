@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memtune.gpus.driver_overhead import experienced, outside_sizes
@@ -9,7 +10,15 @@ from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
 from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
 from memtune.memory.formulas.outside import outside_terms
 from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
-from memtune.memory.formulas.pools import PACKINGS, Packing, largest_tensors, packing_class, replayed
+from memtune.memory.formulas.pools import (
+    NEEDS,
+    PACKINGS,
+    Packing,
+    job_class,
+    largest_tensors,
+    packing_class,
+    replayed,
+)
 from memtune.memory.formulas.recipe import Recipe, lower
 from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.memory.formulas.stacks import stack_terms
@@ -58,8 +67,10 @@ class Predictor:
             active=found.allocated,
             reserved=found.reserved,
             device=found.device,
+            needed=found.needed,
             step_seconds=seconds,
             tokens_per_second=Interval(tokens / seconds.upper, tokens / seconds.expected, tokens / seconds.lower),
+            shared=found.shared,
         )
 
     def step_parts(self, plan: Plan) -> dict[str, float]:
@@ -90,9 +101,13 @@ class Predictor:
             recipe = lower(self.workload, plan)
             terms = self._terms(plan, recipe)
             packed = self._packing(plan, recipe, terms)
+            # Which segments a replay could return is not told apart from its peak.
+            needs = packed if self.workload.traced else NEEDS[packing_class(self.shape, recipe)]
             # A replay has placed every tensor of a traced model.
             largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
-            found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed)
+            kind = job_class(self.shape, recipe)
+            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs, kind)
+            self._ledgers[key] = found
         return found
 
     def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> Packing:
@@ -145,7 +160,9 @@ class Predictor:
 
 
 def _prior(workload: Workload) -> Belief:
-    belief = Belief.prior(DEFAULT_CONSTANTS)
+    # The published peaks behind the widths of jobs are of formulas, and of GPUs.
+    knows_job = workload.traced or workload.virtual
+    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_widths={}) if knows_job else DEFAULT_CONSTANTS)
     if workload.outside_bytes:
         belief = belief.known(outside_sizes(workload.world), *experienced(workload.outside_bytes, workload.world))
     return belief.doubted(_ASSUMED) if workload.assumed else belief
@@ -178,5 +195,6 @@ def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_
     belief = Belief.prior(constants)
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)
-    packing = PACKINGS[packing_class(shape, recipe)]
-    return peaks(ledger(terms, recipe, constants, belief, largest, packing), recipe.micro_batch)
+    packed, needs = (table[packing_class(shape, recipe)] for table in (PACKINGS, NEEDS))
+    found = ledger(terms, recipe, constants, belief, largest, packed, needs, job_class(shape, recipe))
+    return peaks(found, recipe.micro_batch)

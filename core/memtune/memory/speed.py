@@ -38,7 +38,7 @@ _LINK_SHARE = 0.8
 # waits for the gathers of stage 3.
 _HIDDEN_SHARE = 0.7
 _HIDDEN_SHARE_GATHERED = 0.5
-# The half-width of the step time's 97.5% interval.
+# The half-width of the step time's 95% interval.
 TRUST = 0.35
 # Bytes per second that the CPU's AdamW reads and writes (DeepSpeed CPUAdam, 2101.06840, section 5).
 _HOST_BYTES_PER_SECOND = 50e9

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import hypot, sqrt
+from types import MappingProxyType
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
@@ -28,16 +29,22 @@ class Square(NamedTuple):
 
 
 class Belief:
-    """A Gaussian belief about the relative error of each component; widths are those of a 97.5% bound.
+    """A Gaussian belief about the relative error of each component; widths are those of a 95% bound.
 
-    ``doubt`` is an additional width of each whole sum.
+    ``doubt`` is an additional width of each whole sum. ``job_widths`` are those of a job of which nothing was measured,
+    by the class of its plans.
     """
 
     def __init__(
-        self, means: Mapping[str, float], covariance: Mapping[tuple[str, str], float], doubt: float = 0.0
+        self,
+        means: Mapping[str, float],
+        covariance: Mapping[tuple[str, str], float],
+        doubt: float = 0.0,
+        job_widths: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.means = dict(means)
         self.doubt = doubt
+        self.job_widths = job_widths
         self.covariance = dict(covariance)
         self.common = 1.0 + self.means.get(UNMODELLED, 0.0)
         self._scales = {name: max(1.0 + mean, 0.0) for name, mean in self.means.items()}
@@ -49,7 +56,7 @@ class Belief:
     def prior(cls, constants: Constants) -> Belief:
         """The belief before any measurement."""
         widths = {**constants.trust, UNMODELLED: constants.unmodelled}
-        return cls({}, {(name, name): width**2 for name, width in widths.items()})
+        return cls({}, {(name, name): width**2 for name, width in widths.items()}, job_widths=constants.job_widths)
 
     def scale(self, name: str) -> float:
         """The factor on a component's formula."""
@@ -110,7 +117,7 @@ class Belief:
         others = {pair: value for pair, value in self.covariance.items() if parts.keys().isdisjoint(pair)}
         shared = {(a, b): (half_width / total) ** 2 for a in parts for b in parts if a <= b}
         means = {**self.means, **dict.fromkeys(parts, expected / total - 1)}
-        return Belief(means, {**others, **shared}, self.doubt)
+        return Belief(means, {**others, **shared}, self.doubt, self.job_widths)
 
     def moved(self, parts: Mapping[str, float], other: Belief) -> float:
         """How many more bytes a sum of components has under this belief's means than under another's."""
@@ -129,7 +136,7 @@ class Belief:
 
     def doubted(self, share: float) -> Belief:
         """This belief with a wider interval for every sum."""
-        return Belief(self.means, self.covariance, hypot(self.doubt, share))
+        return Belief(self.means, self.covariance, hypot(self.doubt, share), self.job_widths)
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

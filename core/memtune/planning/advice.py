@@ -246,8 +246,7 @@ class _Advice:
             yield f"use {needed}, such as {smallest.name}"
 
     def _needed_bytes(self) -> float:
-        device = self.predictor_for(self.workload).predict(self.plan).device
-        return max(device.upper, device.expected / (1 - self.headroom))
+        return self.predictor_for(self.workload).predict(self.plan).needed.expected / (1 - self.headroom)
 
     def _helps(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
         """Whether a plan fits and takes less than the current one, whose prediction may be wrong."""
@@ -258,8 +257,9 @@ class _Advice:
         return (prediction.phases[self.phase] if self.phase else prediction.device).expected
 
     def _fits(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
-        fits_gpu = predictor.predict(plan).fits(workload.gpu.usable_bytes, self.headroom)
-        return fits_gpu and host_refusal(workload, predictor, plan) is None
+        # Likely is enough: of a job of which nothing was measured, hardly anything is sure.
+        likely = predictor.predict(plan).needed.expected <= workload.gpu.usable_bytes * (1 - self.headroom)
+        return likely and host_refusal(workload, predictor, plan) is None
 
     def _suggestion(self, what: str, workload: Workload, predictor: PredictsPlans, plan: Plan) -> str:
         taken = f"{plan} is predicted to take {self._amount(predictor.predict(plan).device.expected)} of each GPU"

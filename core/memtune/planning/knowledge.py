@@ -258,7 +258,9 @@ def _with_device(prediction: Prediction, device: float, error: float) -> Predict
             Component(part.name, Interval(*(bound * ratio for bound in part.bytes))) for part in prediction.components
         )
 
-    return replace(prediction, breakdown=parts, device=_around(device, error))
+    known = _around(device, error)
+    # What a run took was enough for it.
+    return replace(prediction, breakdown=parts, device=known, needed=known, shared=0.0)
 
 
 def _around(value: float, error: float) -> Interval:

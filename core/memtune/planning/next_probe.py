@@ -12,7 +12,7 @@ from functools import cached_property
 
 from memtune.memory.prediction import Interval
 from memtune.planning.knowledge import Lesson, PlanKnowledge
-from memtune.planning.pareto import BOUND, Point, covered, expected_excess, expected_gain, share_below
+from memtune.planning.pareto import Point, covered, expected_excess, expected_gain
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import Target
@@ -139,10 +139,8 @@ def promise(question: Question, candidate: Candidate) -> float:
 
 
 def probability_of_fitting(question: Question, candidate: Candidate) -> float:
-    """The probability that a plan keeps its headroom, from its prediction interval."""
-    device = candidate.prediction.device
-    spread = max((device.upper - device.expected) / BOUND, 1.0)
-    return share_below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
+    """The probability that a probe of a plan keeps its headroom: its peak does, without emptying the cache."""
+    return candidate.prediction.probe_probability(question.usable_bytes, question.headroom)
 
 
 def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int) -> Target:

@@ -9,10 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from memtune.memory.prediction import Interval
-
-# Standard deviations between an interval's middle and its upper bound, the 97.5% quantile.
-BOUND = 1.96
+from memtune.memory.prediction import BOUND, Interval, share_below
 
 
 class Point(NamedTuple):
@@ -63,8 +60,3 @@ def expected_excess(value: Interval, above: float) -> float:
     gain = value.expected - above
     place = gain / spread
     return max(gain * share_below(place) + spread * math.exp(-place * place / 2) / math.sqrt(2 * math.pi), 0.0)
-
-
-def share_below(place: float) -> float:
-    """The cumulative distribution function of the standard normal distribution."""
-    return (1 + math.erf(place / math.sqrt(2))) / 2

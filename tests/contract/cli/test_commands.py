@@ -23,7 +23,7 @@ ONE_OF_EACH = {
     "lightning": "bf16-ddp-full-mb4x4-sdpa",
     "kueue-2x8": "bf16-fsdp-sel-mb1x8-sdpa",
     "llama-7b-8gpu": "bf16-z3-full-mb1x32",
-    "llama-8b-deepspeed": "bf16-z2-sel-mb1x16-sdpa",
+    "llama-8b-deepspeed": "bf16-z3-sel-mb1x16-sdpa",
     "llama-8b-fsdp": "bf16-fsdp-sel-mb1x16-sdpa",
     "llama-70b-2x8": "bf16-z3-full-mb1x8-oopt",
     "lora-8b": "bf16-ddp-sel-mb1x32-sdpa",
@@ -145,9 +145,9 @@ def test_a_plan_that_the_job_does_not_allow_is_shown_with_a_note(
     narrow = written(tmp_path, job(tuning__space={"zeroStages": [2, 3], "checkpointing": ["full"]}))
     told = (
         "the operator would not choose this plan: sharding z1 (ZeRO stage 1) is not among tuning.space.zeroStages "
-        "[2, 3]; checkpointing none is not among tuning.space.checkpointing [full]"
+        "[2, 3]; checkpointing selective is not among tuning.space.checkpointing [full]"
     )
-    asked = [command, narrow, "--plan", "bf16-z1-none-mb1x32"]
+    asked = [command, narrow, "--plan", "bf16-z1-sel-mb1x32"]
     assert main(asked) == 0
     assert f"Note: {told}" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "--format", "json"]) == 0
@@ -199,13 +199,13 @@ def test_a_plot_is_a_picture(
 
 
 def test_a_picture_names_no_plans_that_it_does_not_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # On 8 GiB nothing fits: the smallest plan needs 20.2 GiB, and the picture ends at 1.25 times that.
+    # On 8 GiB nothing fits: the smallest plan takes 20.2 GiB, and the picture ends at 1.25 times that.
     small = job(training__globalBatchSize=8, resources={"gpusPerNode": 8, "gpuMemory": "8Gi"})
     path = tmp_path / "memory.svg"
     assert main(["plan", written(tmp_path, small), "--plot", str(path)]) == 1
     text, page = path.read_text(), capsys.readouterr().out
-    assert re.search(r"bf16-fsdp-full-mb1x1 +needs 20\.2 GiB", page)
-    assert re.search(r"bf16-fsdp-sel-mb1x1 +needs 26\.5 GiB", page)
+    assert re.search(r"bf16-fsdp-full-mb1x1 +needs 18\.8 GiB", page)
+    assert re.search(r"bf16-fsdp-sel-mb1x1 +needs 24\.5 GiB", page)
     assert ">bf16-fsdp-full<" in text
     assert ">bf16-fsdp-sel<" not in text
 

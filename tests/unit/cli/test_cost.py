@@ -114,7 +114,7 @@ def test_each_gpu_has_the_plan_that_it_is_given_alone(capsys: Captured) -> None:
 
 def test_a_gpu_on_which_nothing_fits_says_so_and_why(tmp_path: Path, capsys: Captured) -> None:
     prices = "v100-32gb=1,t4-16gb=0.2,h100-80gb=4"
-    data = job(tuning={"space": {"precision": ["bf16", "fp16"]}})
+    data = job(tuning={"space": {"precision": ["bf16", "fp16"], "zeroStages": [2], "backends": ["deepspeed"]}})
     arguments = ["plan", written(tmp_path, data), "--gpu-hour-price", prices, "--gpu", "t4-16gb,v100-32gb,h100-80gb"]
     assert main(arguments) == 0
     page = capsys.readouterr().out

@@ -48,14 +48,15 @@ DETAIL = {
     "plan": "text",
     "knobs": KNOBS,
     "fits": "boolean",
+    "fitProbability": "number",
     "peakPhase": "text",
-    "bytes": dict.fromkeys(("requested", "allocated", "active", "reserved", "device"), BYTES),
+    "bytes": dict.fromkeys(("requested", "allocated", "active", "reserved", "device", "needed"), BYTES),
     "components": [{"name": "text", **BYTES}],
     "phaseBytes": dict.fromkeys(PHASES, BYTES),
     "hostBytesPerPod": "integer",
     **SPEED,
 }
-BRIEF = {"plan": "text", "deviceBytes": BYTES, **SPEED}
+BRIEF = {"plan": "text", "deviceBytes": BYTES, "neededBytes": BYTES, "fitProbability": "number", **SPEED}
 REASONED = {**BRIEF, "reason": "text"}
 TERM = {"name": "text", "bytes": "integer", "phases": ["text"], "formula": "text", "source": "text"}
 HOST_TERM = {"name": "text", "bytes": "integer", "formula": "text", "source": "text"}

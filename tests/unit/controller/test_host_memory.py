@@ -49,14 +49,14 @@ def asked(cluster: SimulatedCluster, kind: RunKind) -> set[int]:
 
 
 def test_a_plan_that_offloads_more_than_the_limit_is_dropped_and_says_so() -> None:
-    ranking = believed(offloading("none", "optimizer", limits="2Gi")).ranking
-    assert {candidate.plan.offload for candidate in ranking.fitting} == {Offload.NONE}
-    dropped = {drop.reason for drop in ranking.dropped if drop.plan.offload is Offload.OPTIMIZER}
+    tight = believed(offloading("none", "optimizer", limits="2Gi"))
+    assert {candidate.plan.offload for candidate in tight.candidates(())} == {Offload.NONE}
+    dropped = {drop.reason for drop in tight.ranking.dropped if drop.plan.offload is Offload.OPTIMIZER}
     needs = "needs 4.1 GiB of host memory for what it offloads; limits.memory of the template is 2.0 GiB"
     assert needs in dropped
     # The pod is predicted to need more than 5 GiB, but only the offloaded part is certain.
-    loose = believed(offloading("none", "optimizer", limits="5Gi")).ranking
-    assert OPTIMIZER in {candidate.plan for candidate in loose.fitting}
+    loose = believed(offloading("none", "optimizer", limits="5Gi"))
+    assert OPTIMIZER in {candidate.plan for candidate in loose.candidates(())}
 
 
 def test_a_job_of_which_the_host_can_hold_no_plan_says_what_to_raise() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from predictors import of_components
 
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
@@ -38,7 +39,7 @@ def test_two_probes_tighten_every_interval_and_move_towards_the_truth() -> None:
 
 def test_two_probes_that_contradict_each_other_widen_every_interval() -> None:
     probes = [_measured(PLANS[0], 0.8), _measured(PLANS[1], 1.25)]
-    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    before, after = of_components(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
     for plan in PLANS:
         assert after.predict(plan).allocated.width > before.predict(plan).allocated.width
 
@@ -91,7 +92,7 @@ def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
 def test_a_peak_that_was_foretold_by_luck_does_not_undo_what_the_others_teach() -> None:
     # Any correction makes the first plan less exact; the intervals tighten nevertheless.
     probes = [_measured(PLANS[0], 1.0), _measured(PLANS[1], 1.03), _measured(PLANS[4], 1.03)]
-    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    before, after = of_components(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
     for plan in PLANS:
         assert after.predict(plan).device.width < before.predict(plan).device.width
     assert after.predict(PLANS[0]).allocated.expected == pytest.approx(probes[0].allocated_bytes, rel=1e-6)
@@ -162,3 +163,28 @@ def test_the_order_of_measurements_matters_little_even_where_some_are_stale(orde
     for plan in PLANS:
         found, wanted = (Predictor(WORKLOAD, each).predict(plan).allocated for each in (learned, straight))
         assert found.expected == pytest.approx(wanted.expected, rel=0.01)
+
+
+def test_what_is_unknown_of_a_job_widens_it_until_a_run_was_measured() -> None:
+    plan, other = PLANS[0], PLANS[1]
+    apart, before = of_components(WORKLOAD).predict(other), Predictor(WORKLOAD).predict(other)
+    assert before.device.upper > apart.device.upper
+    assert before.shared > 0
+    after = Predictor(WORKLOAD, calibrate(WORKLOAD, [_measured(plan, 1.02)])).predict(other)
+    assert after.shared == 0
+    assert after.device.width < 1.2
+
+
+def test_a_virtual_gpu_is_none_of_those_that_published_jobs_ran_on() -> None:
+    rehearsal = replace(WORKLOAD, virtual=True)
+    assert Predictor(rehearsal).predict(PLANS[0]).device == of_components(rehearsal).predict(PLANS[0]).device
+
+
+def test_what_is_counted_stays_certain_in_a_job_of_which_nothing_was_measured() -> None:
+    # Weights and states of a plan with full checkpointing are most of it, whatever else the script does.
+    plan = Plan.parse("bf16-z0-full-mb1x8")
+    found = Predictor(WORKLOAD).predict(plan)
+    names = {"weights", "master weights", "gradients", "optimizer states"}
+    counted = sum(part.bytes.expected for part in found.components if part.name in names)
+    assert min(found.allocated.lower, found.needed.lower) >= 0.95 * counted
+    assert found.allocated.upper > 1.3 * found.allocated.expected

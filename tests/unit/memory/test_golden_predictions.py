@@ -4,9 +4,9 @@ The predictor printed each line. The tests of the formulas derive the right numb
 """
 
 import pytest
+from predictors import of_components
 
 from memtune.gpus.gpu import find
-from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plans.plan import Plan
@@ -14,9 +14,9 @@ from memtune.plans.plan import Plan
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 H100 = find("h100-80gb")
 PREDICTORS = {
-    "dense": Predictor(Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, evaluation=Evaluation(4))),
-    "nodes": Predictor(Workload(LLAMA_2_7B, H100, 1024, 2048, nodes=2, gpus_per_node=8, compiled=True)),
-    "adapter": Predictor(Workload(LLAMA_2_7B, H100, 16, 1024, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))),
+    "dense": of_components(Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, evaluation=Evaluation(4))),
+    "nodes": of_components(Workload(LLAMA_2_7B, H100, 1024, 2048, nodes=2, gpus_per_node=8, compiled=True)),
+    "adapter": of_components(Workload(LLAMA_2_7B, H100, 16, 1024, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))),
 }
 
 # Workload, plan, the phase that peaks, then in bytes: allocated, upper of reserved, lower and upper of device; seconds.

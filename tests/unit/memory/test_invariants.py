@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from predictors import of_components
 
 from memtune.gpus.gpu import find
 from memtune.memory.predictor import Predictor
@@ -14,6 +15,7 @@ from memtune.plans.plan import Plan
 
 LLAMA_1B = Architecture("llama-1b", Kind.DECODER, 2048, 16, 32, 8, 64, 8192, 128256, tied_embeddings=True)
 PREDICTOR = Predictor(Workload(LLAMA_1B, find("h100-80gb"), 128, 2048, gpus_per_node=8))
+COMPONENTS = of_components(PREDICTOR.workload)
 STATES = ("weights", "master weights", "optimizer states", "gradients")
 
 plans = st.builds(
@@ -105,7 +107,7 @@ def test_expandable_segments_reserve_less() -> None:
 
 def test_what_is_counted_is_surer_than_what_is_estimated() -> None:
     # Mostly states with full checkpointing, mostly activations without.
-    counted, estimated = (PREDICTOR.predict(Plan.parse(f"bf16-z0-{mode}x1")) for mode in ("full-mb1", "none-mb16"))
+    counted, estimated = (COMPONENTS.predict(Plan.parse(f"bf16-z0-{mode}x1")) for mode in ("full-mb1", "none-mb16"))
     assert counted.allocated.width < 1.15 < 1.3 < estimated.allocated.width
 
 

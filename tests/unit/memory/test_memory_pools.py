@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import hypot
 
 import pytest
+from predictors import of_components
 from small_traces import small_trace
 
 from memtune.gpus.gpu import find
@@ -111,7 +112,7 @@ def test_what_a_small_model_was_measured_to_reserve_is_within_its_interval(
     """In MiB: of a virtual GPU, and of an emulated H100 with torch 2.13."""
     for is_virtual, measured in ((True, virtual), (False, emulated)):
         workload = Workload(model, find("h100-80gb"), 16, length, virtual=is_virtual, without_reducer=True)
-        found = Predictor(workload).predict(Plan.parse(plan)).reserved
+        found = of_components(workload).predict(Plan.parse(plan)).reserved
         assert found.lower <= measured * MIB <= found.upper
         assert found.upper - found.lower < 2 * 22 * MIB + 0.5 * measured * MIB
 
@@ -183,10 +184,13 @@ def _terms() -> list[Term]:
     ]
 
 
+PACKED = Packing(0.1, 0.5, 0.2, 0.4)
+
+
 def test_what_other_phases_have_more_is_cached_in_part_by_hand() -> None:
     recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
-    constants = replace(DEFAULT_CONSTANTS, rounding=0.0)
-    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, Packing(0.1, 0.5, 0.2, 0.4))
+    constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_widths={})
+    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, PACKED, PACKED, "whole")
     # At the loss 150 bytes live; each component at its highest has 200 together. 15 + 0.5 x 50 + 0.2 x 50 = 50.
     found = peaks(sums, 1)
     assert found.allocated.expected == 150

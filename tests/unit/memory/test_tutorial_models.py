@@ -66,7 +66,7 @@ def test_llama_2_7b_with_adamw_does_not_fit_one_80gb_gpu() -> None:
     workload = Workload(LLAMA_2_7B, H100, 8, 4096)
     assert _model_states(workload, "bf16-z0-full-mb1x8") == pytest.approx(16 * LLAMA_2_7B_COUNT)
     predicted = Predictor(Workload(LLAMA_2_7B, H100, 8, 4096)).predict(Plan.parse("bf16-z0-full-mb1x8"))
-    assert predicted.device.lower > 107.8e9
+    assert predicted.device.lower > 0.96 * 107.8e9, "what is counted is sure, whatever the script does"
     assert predicted.cannot_fit(H100.usable_bytes)
 
 
@@ -100,5 +100,6 @@ def test_llama_3_70b_qlora_fits_one_80gb_gpu() -> None:
     # 68.5e9 quantized weights x 0.5625 bytes + 2.1e9 of embedding and head x 4 bytes = 46.9e9, and on top
     # 80 hidden states of 2048 x 8192 in fp32 = 5.4e9 and logits of 14 x 2048 x 128256 bytes = 3.7e9.
     assert 56e9 < predicted.device.expected < 65e9
-    assert predicted.fits(H100.usable_bytes, 0.06)
+    # Likely, but published runs with such a base were missed by more than what is left.
+    assert 0.8 < predicted.fit_probability(H100.usable_bytes, 0.06) < 0.95
     assert _device(workload, "bf16-ddp-full-mb1x8") < 60 * GIB

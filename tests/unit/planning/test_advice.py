@@ -34,7 +34,7 @@ class Shared:
         device_gib = (0 if plan.offload is not Offload.NONE else states_gib / self._world) + plan.micro_batch
         size = Interval(device_gib * GIB, device_gib * GIB, device_gib * GIB)
         rate = Interval(1.0, 1.0, 1.0)
-        return Prediction("step", dict, tuple, size, size, size, size, size, rate, rate)
+        return Prediction("step", dict, tuple, size, size, size, size, size, size, rate, rate)
 
 
 def test_advice_names_knobs_gpus_and_sizes_that_would_do() -> None:
@@ -53,7 +53,7 @@ def test_advice_keeps_to_the_micro_batches_of_the_script_or_says_that_it_does_no
         def predict(self, plan: Plan) -> Prediction:
             device = Interval(*[20.0 * plan.micro_batch * GIB] * 3)
             rate = Interval(1.0, 1.0, 1.0)
-            return Prediction("step", dict, tuple, device, device, device, device, device, rate, rate)
+            return Prediction("step", dict, tuple, device, device, device, device, device, device, rate, rate)
 
     plan, space = Plan.parse("bf16-z3-full-mb4x3-bk50m-exp"), Space(micro_batches=(4,))
     advice = advise(FOUR, Activations, plan, 0.06, space)
@@ -100,7 +100,7 @@ class Endless(Shared):
 
     def predict(self, plan: Plan) -> Prediction:
         size = Interval(1024.0 * GIB, 1024.0 * GIB, 1024.0 * GIB)
-        return replace(super().predict(plan), device=size)
+        return replace(super().predict(plan), device=size, needed=size)
 
 
 SEVEN = Architecture("7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
@@ -114,7 +114,7 @@ def test_a_model_whose_states_are_too_large_could_learn_in_adapters_or_on_more_g
         "allow optimizer+parameters in tuning.space.offload",
         "if the model is pretrained, train LoRA adapters alone (model.peft, in a template)",
         "use 8 GPUs in place of 1",
-        "use GPUs with at least 155.1 GiB, such as b200-180gb",
+        "use GPUs with at least 148.3 GiB, such as b200-180gb",
     ]
 
 
@@ -161,7 +161,7 @@ class Wrong(Shared):
 
     def predict(self, plan: Plan) -> Prediction:
         size = Interval(GIB, GIB, GIB)
-        return replace(super().predict(plan), device=size, phase_breakdown=lambda: {"evaluation": size})
+        return replace(super().predict(plan), device=size, needed=size, phase_breakdown=lambda: {"evaluation": size})
 
 
 def test_what_saves_nothing_is_no_advice_even_where_it_should_fit() -> None:

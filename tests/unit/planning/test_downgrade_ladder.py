@@ -48,7 +48,7 @@ class Sums:
         device_gib += 0 if plan.fused_optimizer else 2
         size = Interval(device_gib * GIB, device_gib * GIB, device_gib * GIB)
         rate = Interval(1.0, 1.0, 1.0)
-        return Prediction("forward", dict, tuple, size, size, size, size, size, rate, rate)
+        return Prediction("forward", dict, tuple, size, size, size, size, size, size, rate, rate)
 
     def _states(self, plan: Plan) -> float:
         stage = plan.sharding.zero_stage

@@ -14,14 +14,14 @@ from memtune.units import GIB
 
 
 def candidate(
-    plan: str, tokens: float, device_gib: float, spread_gib: float = 1.96, speed_spread: float = 19.6
+    plan: str, tokens: float, device_gib: float, spread_gib: float = 1.645, speed_spread: float = 16.45
 ) -> Candidate:
     """A candidate whose standard deviations are 1 GiB and 10 tokens per second, unless said otherwise."""
     device = Interval((device_gib - spread_gib) * GIB, device_gib * GIB, (device_gib + spread_gib) * GIB)
     rate = Interval(tokens - speed_spread, tokens, tokens + speed_spread)
     one = Interval(1.0, 1.0, 1.0)
     return Candidate(
-        Plan.parse(plan), Prediction("forward", dict, tuple, device, device, device, device, device, one, rate)
+        Plan.parse(plan), Prediction("forward", dict, tuple, device, device, device, device, device, device, one, rate)
     )
 
 

@@ -53,11 +53,11 @@ def test_before_the_first_point_all_that_is_expected_is_gained() -> None:
 
 def test_an_uncertain_point_gains_what_draws_of_it_gain_on_average() -> None:
     points, random = [SLOW_SMALL, MIDDLE, FAST_LARGE], Random(1)
-    speed, free = Interval(2.0 - 1.96, 2.0, 2.0 + 1.96), Interval(2.0 - 0.98, 2.0, 2.0 + 0.98)
+    speed, free = Interval(2.0 - 1.645, 2.0, 2.0 + 1.645), Interval(2.0 - 0.8225, 2.0, 2.0 + 0.8225)
     drawn = [Point(max(random.gauss(2.0, 1.0), 0.0), max(random.gauss(2.0, 0.5), 0.0)) for _ in range(20_000)]
     average = sum(covered([*points, point]) - covered(points) for point in drawn) / len(drawn)
     assert expected_gain(points, speed, free) == pytest.approx(average, rel=0.05)
 
 
 def test_improvement_at_the_bound_is_the_spread_over_the_root_of_two_pi() -> None:
-    assert expected_excess(Interval(90 - 19.6, 90, 90 + 19.6), 90) == pytest.approx(3.989, abs=1e-3)
+    assert expected_excess(Interval(90 - 16.45, 90, 90 + 16.45), 90) == pytest.approx(3.989, abs=1e-3)

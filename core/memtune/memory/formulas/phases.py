@@ -26,6 +26,8 @@ COUNTED = frozenset({"weights", "adapter", "master weights", "gradients", "optim
 _TINY = 1e-9
 # The error of the unused bytes in segments that are not full, as a share of them.
 _UNSURE_OF_SEGMENTS = 0.6
+# The error of what is counted: the width of gradients, the least sure of it.
+_UNSURE_OF_COUNTED = 0.04
 # Packing uncertainty, split into the part shared by all plans of a job and each plan's own: emulated runs of one model
 # under several plans are off by about as much as those of different models.
 _SHARED, _OWN = 0.44, 0.9
@@ -49,8 +51,8 @@ class Ledger:
     """The terms of a family of plans, and their believed sums per phase: fixed bytes and bytes per sample.
 
     ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's. ``packing``
-    says what the allocator reserves beyond what is allocated. ``largest`` are the bytes of the largest tensors, which
-    give its lower bound; None if a replay has placed every tensor.
+    says what the allocator reserves beyond what is allocated, ``needs`` what it cannot give back. ``largest`` are the
+    bytes of the largest tensors, which give its lower bound; None if a replay has placed every tensor.
     """
 
     addends: Sequence[_Addend]
@@ -60,9 +62,12 @@ class Ledger:
     outside: dict[str, float]
     outside_bytes: float
     packing: Packing
+    needs: Packing
     rounding: float
     noise: float
+    unknown: float
     belief: Belief
+    job_width: float
     constants: Constants
     largest: tuple[float, float] | None
     _phases: dict[int, _Phase] = field(default_factory=dict)
@@ -77,9 +82,9 @@ class Ledger:
         """The believed bytes of each phase."""
         return [fixed + slope * micro_batch for fixed, slope in self.sums]
 
-    def cached(self, phase: int) -> tuple[float, float]:
+    def cached(self, phase: int, packing: Packing) -> tuple[float, float]:
         """Bytes cached beyond those of a phase, fixed and per sample, before the belief is applied."""
-        share, unfit, loss, _ = self.packing
+        share, unfit, loss, _ = packing
         fixed, slope = self.sums[phase]
         still, moving = share * fixed, share * slope
         if phase not in (INIT, EVALUATION, SAVE):
@@ -87,11 +92,20 @@ class Ledger:
             moving += unfit * (self.highest[1] - slope) + loss * self.logits[1]
         return still * (1 + self.rounding), moving * (1 + self.rounding)
 
-    def reserved(self, phase: int, micro_batch: int) -> Reserved:
-        """What the allocator reserves for the believed bytes of a phase."""
-        (fixed, slope), (still, moving) = self.sums[phase], self.cached(phase)
+    def floor(self, phase: int, micro_batch: int) -> float:
+        """What a phase takes at least, whatever a job of which nothing was measured does otherwise: what is counted."""
+        if not self.belief.job_widths:
+            return 0.0
+        parts = self.phase(phase).parts
+        counted = (fixed + slope * micro_batch for name, (fixed, slope) in parts.items() if name in COUNTED)
+        return sum(counted) * max(1 - hypot(_UNSURE_OF_COUNTED, self.unknown), 0.0)
+
+    def reserved(self, phase: int, micro_batch: int, packing: Packing | None = None) -> Reserved:
+        """What the allocator reserves for the believed bytes of a phase, or keeps by another packing."""
+        packing = packing or self.packing
+        (fixed, slope), (still, moving) = self.sums[phase], self.cached(phase, packing)
         allocated = (fixed + slope * micro_batch) * (1 + self.rounding)
-        corrected = max(1 + _SHARED * self.packing.doubt * self.belief.means.get(ALLOCATOR, 0.0), 0.0)
+        corrected = max(1 + _SHARED * packing.doubt * self.belief.means.get(ALLOCATOR, 0.0), 0.0)
         cached = corrected * (still + moving * micro_batch)
         short, least = 0.0, allocated + cached
         if self.largest is not None:
@@ -101,8 +115,9 @@ class Ledger:
             # As if segments were full, but in whole segments; a tensor near the limit may be below it.
             least = max(least, min(whole_segments(largest / 2), least + short))
         more = max(ONE_MORE_EACH - cached - short, 0.0)
-        own = _OWN * self.packing.doubt * cached
-        return Reserved(allocated + cached + short, _UNSURE_OF_SEGMENTS * short, own, least, more)
+        own = _OWN * packing.doubt * cached
+        floor = self.floor(phase, micro_batch)
+        return Reserved(allocated + cached + short, _UNSURE_OF_SEGMENTS * short, own, least, more, floor)
 
     def _phase(self, phase: int) -> _Phase:
         parts: dict[str, tuple[float, float]] = {}
@@ -110,7 +125,8 @@ class Ledger:
             if phase in phases:
                 before = parts.get(name, (0.0, 0.0))
                 parts[name] = before[0] + fixed, before[1] + slope
-        total, (still, moving), doubt = self.sums[phase], self.cached(phase), _SHARED * self.packing.doubt
+        total, (still, moving) = self.sums[phase], self.cached(phase, self.packing)
+        doubt = _SHARED * self.packing.doubt
         inside = {**parts, UNMODELLED: _estimated(parts, self.belief)}
         cached = {ALLOCATOR: (still * doubt, moving * doubt)}
         outside = {name: (size, 0.0) for name, size in self.outside.items()}
@@ -128,7 +144,8 @@ class Ledger:
 class Reserved(NamedTuple):
     """Reserved bytes, and how far partly filled segments and packing may move them in each plan.
 
-    ``least`` assumes full segments; ``more`` is the size of the segments of one undescribed tensor.
+    ``least`` assumes full segments; ``more`` is the size of the segments of one undescribed tensor. ``floor`` is what
+    there is in any case.
     """
 
     bytes: float
@@ -136,6 +153,7 @@ class Reserved(NamedTuple):
     packing: float
     least: float
     more: float
+    floor: float
 
     @property
     def unsure(self) -> float:
@@ -147,7 +165,7 @@ class Reserved(NamedTuple):
         expected = self.bytes + outside
         upper = around(expected, hypot(width, self.unsure, self.more)).upper
         lower = around(self.least + outside, hypot(width, self.packing)).lower
-        return Interval(min(lower, expected), expected, upper)
+        return Interval(min(max(lower, self.floor), expected), expected, upper)
 
 
 class Peaks(NamedTuple):
@@ -160,6 +178,8 @@ class Peaks(NamedTuple):
     allocated: Interval
     reserved: Interval
     device: Interval
+    needed: Interval
+    shared: float
 
 
 def ledger(
@@ -169,6 +189,8 @@ def ledger(
     belief: Belief,
     largest: tuple[float, float] | None,
     packing: Packing,
+    needs: Packing,
+    job_class: str,
 ) -> Ledger:
     """Sum a recipe's terms; those of its micro-batch are per sample."""
     addends: list[_Addend] = []
@@ -188,6 +210,7 @@ def ledger(
             sums[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
     unknown = recipe.unknowns * constants.unknown_widening
+    job_width = belief.job_widths.get(job_class, 0.0)
     return Ledger(
         addends,
         list(zip(fixed, slopes, strict=True)),
@@ -196,9 +219,12 @@ def ledger(
         outside=outside,
         outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
         packing=packing,
+        needs=needs,
         rounding=constants.rounding,
-        noise=constants.noise**2 + unknown**2 + belief.doubt**2,
+        unknown=unknown,
+        noise=constants.noise**2 + unknown**2 + belief.doubt**2 + job_width**2,
         belief=belief,
+        job_width=job_width,
         constants=constants,
         largest=largest,
     )
@@ -230,15 +256,25 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     allocated, outside = requested * (1 + sums.rounding), sums.outside_bytes
     held = sums.reserved(index, micro_batch)
     width = phase.allocated.root(micro_batch)
+    device = held.interval(phase.device.root(micro_batch), outside)
     return Peaks(
         phase=PHASES[index],
         phase_breakdown=partial(_phase_intervals, sums, micro_batch),
         breakdown=partial(_components, sums, phase, micro_batch, requested, held),
-        requested=around(requested, width),
-        allocated=around(allocated, width),
+        requested=_raised(around(requested, width), held.floor),
+        allocated=_raised(around(allocated, width), held.floor),
         reserved=held.interval(phase.reserved.root(micro_batch)),
-        device=held.interval(phase.device.root(micro_batch), outside),
+        device=device,
+        needed=_needed(sums, index, micro_batch, device),
+        shared=sums.job_width * requested,
     )
+
+
+def _needed(sums: Ledger, phase: int, micro_batch: int, device: Interval) -> Interval:
+    """The least memory that suffices: never more than the peak. The widths that plans share are those of the peak."""
+    least = sums.reserved(phase, micro_batch, sums.needs)
+    found = least.interval(sums.phase(phase).device.root(micro_batch), sums.outside_bytes)
+    return Interval(*map(min, found, device))
 
 
 def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, float]:
@@ -256,7 +292,7 @@ def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, floa
     fixed, slope = _estimated(parts, sums.belief)
     found[UNMODELLED] = (fixed + slope * micro_batch) * factor
     if metric != "allocated":
-        still, moving = sums.cached(phase)
+        still, moving = sums.cached(phase, sums.packing)
         found[ALLOCATOR] = _SHARED * sums.packing.doubt * (still + moving * micro_batch)
     if metric == "device":
         found.update(sums.outside)
@@ -275,6 +311,10 @@ def around(expected: float, half_width: float) -> Interval:
     if expected <= _TINY:
         return Interval(0.0, 0.0, half_width)
     return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
+
+
+def _raised(interval: Interval, floor: float) -> Interval:
+    return interval._replace(lower=min(max(interval.lower, floor), interval.expected))
 
 
 def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:

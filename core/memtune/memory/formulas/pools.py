@@ -11,6 +11,7 @@ phases other than the peak, most if units of many sizes come and go.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
@@ -33,7 +34,7 @@ class Packing(NamedTuple):
     """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and ``loss``.
 
     ``loss`` is a share of the logits with all that the loss computes from them. ``doubt`` is the relative half-width of
-    the 97.5% interval of all three together.
+    the 95% interval of all three together.
     """
 
     share: float
@@ -58,6 +59,19 @@ PACKINGS = {
     "expandable, sharded": Packing(0.05, 0.37, 0.0, 0.65),
 }
 
+# The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
+# pages of expandable ones. Where blocks of the loss are cut for states and gradients, that is all; units that come and
+# go leave some segments empty. From emulated GPUs that were shrunk until a run was out of memory
+# (bench/results/emulated-needed.md), rounded upwards.
+NEEDS = {
+    **PACKINGS,
+    "adapter": Packing(0.04, 0.10, 0.18, 1.0),
+    "sharded": Packing(0.05, 0.38, 0.0, 1.0),
+    "expandable, whole": Packing(_PAGES, 0.0, 0.0, 1.0),
+    "expandable, partitioned": Packing(_PAGES, 0.0, 0.0, 1.0),
+    "expandable, sharded": Packing(_PAGES, 0.0, 0.0, 1.0),
+}
+
 
 def packing_class(shape: Shape, recipe: Recipe) -> str:
     """The packing class of a recipe: by what gathers weights or reduces gradients into a partition."""
@@ -67,6 +81,14 @@ def packing_class(shape: Shape, recipe: Recipe) -> str:
     elif recipe.gradient_shards > 1:
         kind = "partitioned"
     return f"expandable, {kind}" if recipe.expandable_segments else kind
+
+
+def job_class(shape: Shape, recipe: Recipe) -> str:
+    """The class of a plan by what published jobs like it were missed by."""
+    if recipe.base_bytes < recipe.frozen_bytes:
+        return "quantized"
+    kind = packing_class(shape, replace(recipe, expandable_segments=False))
+    return "sharded" if kind == "partitioned" else kind
 
 
 def replayed(ratio: float) -> Packing:

@@ -1,0 +1,54 @@
+"""Shrinks the emulated GPU until a training runs out of memory: the least memory under which each plan completes.
+
+    python bench/emulated_needed_run.py FILE MODEL PLAN:RANKS [PLAN:RANKS ...]
+
+Run by `memtune emulate`. Each plan adds a line of JSON to FILE: its peaks without a limit, the least limit under which
+it ran to its end, and how often its allocator had to empty its cache there.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from emulated_pair_run import import_all, in_a_fork, tell
+
+# The bisection ends when the limits are this share of the peak apart.
+_PRECISION = 1 / 100
+
+
+def least_limit(model: str, words: str, ranks: int) -> dict[str, Any]:
+    """Bisect between the live bytes, which no limit can be below, and the peak without a limit."""
+    free = in_a_fork(model, words, ranks)
+    if "problem" in free:
+        return free
+    enough, too_little, flushes = free["reservedBytes"], free["allocatedBytes"] - 1, 0
+    while enough - too_little > free["reservedBytes"] * _PRECISION:
+        limit = (enough + too_little) // 2
+        found = in_a_fork(model, words, ranks, limit)
+        if "OutOfMemoryError" in found.get("problem", ""):
+            too_little = limit
+        elif "problem" in found:
+            return found
+        else:
+            enough, flushes = limit, found["retries"]
+    kept = {name: free[name] for name in ("allocatedBytes", "reservedBytes")}
+    return {**kept, "neededBytes": enough, "flushes": flushes}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plans one after the other."""
+    warnings.simplefilter("ignore")
+    file, model, *pairs = arguments
+    import_all(model)
+    for pair in pairs:
+        plan, _, ranks = pair.partition(":")
+        found = least_limit(model, plan, int(ranks))
+        tell(Path(file), {"model": model, "plan": plan, "ranks": int(ranks), **found})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

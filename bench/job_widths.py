@@ -1,0 +1,233 @@
+"""How far a job of a new source may be off: widths by class of plans, calibrated on published peaks.
+
+    python bench/job_widths.py > bench/results/job-widths.md
+    python bench/job_widths.py --write    also writes the widths to core/memtune/memory/constants.py
+
+docs/accuracy.md, Intervals, explains the method. Formulas and their constants are not fitted here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from accuracy import score
+from accuracy_fit import predicted
+from accuracy_rows import Row, read_rows
+
+from memtune.memory.constants import Constants
+from memtune.memory.formulas.pools import job_class
+from memtune.memory.prediction import BOUND, Interval
+
+DATA = Path(__file__).parent / "data"
+CONSTANTS = Path(__file__).parents[1] / "core" / "memtune" / "memory" / "constants.py"
+CLASSES = ("whole", "adapter", "sharded", "quantized")
+# A class of few sources is drawn towards the spread of all, as if it had so many sources more.
+_DRAWN = 4
+_LEVELS = (0.0, 1.0, BOUND, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
+
+
+class Miss(NamedTuple):
+    """A row, its interval without the width of a job, and whether its source was scored before anybody looked at it."""
+
+    row: Row
+    constants: Constants
+    interval: Interval
+    is_unseen: bool
+
+    @property
+    def kind(self) -> str:
+        """The class of its plan."""
+        return job_class(self.row.shape, self.row.recipe)
+
+    @property
+    def residual(self) -> float:
+        """The logarithm of measured over predicted."""
+        return math.log(self.row.peak_bytes / self.interval.expected)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation that the components alone explain."""
+        return math.log(self.interval.upper / self.interval.expected) / BOUND
+
+    def with_width(self, widths: Mapping[str, float]) -> Interval:
+        """The interval with the widths of jobs."""
+        return predicted(self.row, replace(self.constants, job_widths=widths))
+
+
+def misses() -> list[Miss]:
+    """Every row that a plan could name; fitted constants never saw their source."""
+    found = []
+    for name, is_unseen in (("measured_memory.csv", False), ("unseen_memory.csv", True)):
+        rows, _ = read_rows(DATA / name)
+        _, constants = score(rows, leave_one_source_out=not is_unseen)
+        for row in filter(_is_nameable, rows):
+            plain = replace(constants[row.source], job_widths={})
+            found.append(Miss(row, plain, predicted(row, plain), is_unseen))
+    return found
+
+
+def _is_nameable(row: Row) -> bool:
+    """Whether plans have all that the row does: they know no tensor, pipeline or context parallelism."""
+    return row.recipe.tensor_parallel * row.recipe.pipeline_parallel * row.recipe.context_parallel == 1
+
+
+def by_source(rows: Iterable[Miss]) -> dict[str, list[Miss]]:
+    """The rows of each source."""
+    found: dict[str, list[Miss]] = {}
+    for each in rows:
+        found.setdefault(each.row.source, []).append(each)
+    return found
+
+
+def spreads(rows: Sequence[Miss]) -> dict[str, float]:
+    """By class, the standard deviation of a new source's row that components do not explain."""
+    overall = statistics.mean(_unexplained(rows))
+    found = {}
+    for kind in CLASSES:
+        own = _unexplained([each for each in rows if each.kind == kind])
+        found[kind] = math.sqrt((sum(own) + _DRAWN * overall) / (len(own) + _DRAWN))
+    return found
+
+
+def _unexplained(rows: Iterable[Miss]) -> list[float]:
+    """The mean square of each source's residuals, less what components explain. Every source counts once."""
+    return [
+        max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0) for own in by_source(rows).values()
+    ]
+
+
+def widths(rows: Sequence[Miss], level: float = BOUND) -> dict[str, float]:
+    """The half-widths at so many standard deviations."""
+    return {kind: round(math.expm1(level * spread), 2) for kind, spread in spreads(rows).items()}
+
+
+class Held(NamedTuple):
+    """A row with its interval by widths that never saw its source."""
+
+    miss: Miss
+    interval: Interval
+
+    @property
+    def is_above(self) -> bool:
+        """Whether the truth is above the upper bound."""
+        return self.miss.row.peak_bytes > self.interval.upper
+
+
+def held_out(rows: Sequence[Miss], level: float = BOUND) -> list[Held]:
+    """Every row with widths of the other sources."""
+    found = []
+    for source, own in by_source(rows).items():
+        others = widths([each for each in rows if each.row.source != source], level)
+        found += [Held(each, each.with_width(others)) for each in own]
+    return found
+
+
+def rate_above(held: Iterable[Held]) -> float:
+    """The rate of rows above their upper bound; every source weighs the same, however many rows it has."""
+    sources: dict[str, list[bool]] = {}
+    for each in held:
+        sources.setdefault(each.miss.row.source, []).append(each.is_above)
+    return statistics.mean(statistics.mean(own) for own in sources.values())
+
+
+def _line(name: str, held: Sequence[Held]) -> str:
+    above = sum(each.is_above for each in held)
+    width = statistics.median(each.interval.width for each in held)
+    plain = sum(each.miss.row.peak_bytes > each.miss.interval.upper for each in held)
+    before = statistics.median(each.miss.interval.width for each in held)
+    return (
+        f"| {name} | {len(by_source(each.miss for each in held))} | {len(held)} | {plain} ({plain / len(held):.0%}) "
+        f"| {before:.2f} | {above} ({above / len(held):.0%}) | {rate_above(held):.0%} | {width:.2f} |"
+    )
+
+
+_HEAD = (
+    "| sources | rows | above upper by components alone | width | above upper | by source | width |",
+    "|---|" + "--:|" * 7,
+)
+
+
+def _prices(rows: Sequence[Miss]) -> Iterator[str]:
+    """What other levels would cost, on the sources that were not in view at first."""
+    yield "| standard deviations | above upper, by source | above upper, by row | width |"
+    yield "|--:|--:|--:|--:|"
+    for level in _LEVELS:
+        held = [each for each in held_out(rows, level) if each.miss.is_unseen]
+        by_row = statistics.mean(each.is_above for each in held)
+        width = statistics.median(each.interval.width for each in held)
+        yield f"| {level:.2f} | {rate_above(held):.1%} | {by_row:.1%} | {width:.2f} |"
+
+
+def page(rows: Sequence[Miss]) -> list[str]:
+    """The page."""
+    held = held_out(rows)
+    unseen = [each for each in held if each.miss.is_unseen]
+    lines = [
+        "# How far a job of a new source may be off",
+        "",
+        "Made by `python bench/job_widths.py`; [docs/accuracy.md](../../docs/accuracy.md#intervals) has the method.",
+        "Every row is scored with widths that its source had no part in. *By source* weighs every source the same.",
+        "",
+        f"| class {_HEAD[0]}",
+        _HEAD[1],
+    ]
+    lines += [_line(kind, [each for each in held if each.miss.kind == kind]) for kind in CLASSES]
+    for name, chosen in (
+        ("expandable segments", [each for each in held if each.miss.row.recipe.expandable_segments]),
+        ("default allocator", [each for each in held if not each.miss.row.recipe.expandable_segments]),
+        ("something unknown", [each for each in held if each.miss.row.recipe.unknowns]),
+        ("all is known", [each for each in held if not each.miss.row.recipe.unknowns]),
+        ("in view", [each for each in held if not each.miss.is_unseen]),
+        ("not in view at first", unseen),
+        ("all", held),
+    ):
+        lines.append(_line(name, chosen))
+    lines += ["", f"| source {_HEAD[0]}", _HEAD[1]]
+    lines += [
+        _line(source, [each for each in held if each.miss.row.source == source])
+        for source in by_source(each.miss for each in held)
+    ]
+    lines += ["", *_prices(rows)]
+    lines += ["", "| class | standard deviation | half-width |", "|---|--:|--:|"]
+    found, spread = widths(rows), spreads(rows)
+    lines += [f"| {kind} | {spread[kind]:.3f} | {found[kind]:.0%} |" for kind in CLASSES]
+    lines += [
+        "",
+        f"sources={len(by_source(rows))} rows={len(rows)} "
+        f"unseen_above={100 * sum(each.is_above for each in unseen) / len(unseen):.2f} "
+        f"unseen_above_by_source={100 * rate_above(unseen):.2f} "
+        f"unseen_width={statistics.median(each.interval.width for each in unseen):.3f}",
+    ]
+    return lines
+
+
+def write(found: Mapping[str, float], path: Path = CONSTANTS) -> None:
+    """Replace the table in the constants."""
+    table = "".join(f'    "{kind}": {width:.2f},\n' for kind, width in found.items())
+    text = path.read_text(encoding="utf-8")
+    pattern = r"(JOB_WIDTHS: Mapping\[str, float\] = \{\n).*?(\})"
+    path.write_text(re.sub(pattern, lambda m: m[1] + table + m[2], text, count=1, flags=re.DOTALL), encoding="utf-8")
+
+
+def main() -> int:
+    """Print the page, and write the constants if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the widths to the constants, too")
+    options = parser.parse_args()
+    rows = misses()
+    print("\n".join(page(rows)))
+    if options.write:
+        write(widths(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Which unmeasured plans are launched: those whose needed bytes leave the headroom free with a stated probability."""
+
+from dataclasses import replace
+
+import pytest
+
+from memtune.gpus.gpu import find
+from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, share_below
+from memtune.memory.predictor import Predictor
+from memtune.memory.workload import Workload
+from memtune.model.architecture import Architecture, Kind
+from memtune.planning.space import rank
+from memtune.plans.plan import Plan
+
+TINY = Architecture("tiny", Kind.DECODER, 64, 2, 4, 4, 16, 256, 1000)
+WORKLOAD = Workload(TINY, find("h100-80gb"), global_batch=8, sequence_length=128)
+USABLE = WORKLOAD.gpu.usable_bytes
+
+
+def prediction(
+    peak: float, needed: float, speed: float = 1.0, half_width: float = 0.1, shared: float = 0.0
+) -> Prediction:
+    """Of a peak and needed bytes as shares of the GPU."""
+    device, least = (Interval(s / (1 + half_width), s, s * (1 + half_width)) for s in (peak * USABLE, needed * USABLE))
+    rate = Interval(speed, speed, speed)
+    return Prediction("loss", dict, tuple, device, device, device, device, device, least, rate, rate, shared)
+
+
+def test_the_bound_is_the_quantile_of_the_probability_that_is_asked_for() -> None:
+    assert share_below(BOUND) == pytest.approx(ADMISSION, abs=1e-4)
+
+
+def test_a_plan_is_admitted_at_exactly_the_probability_that_is_asked_for() -> None:
+    edge = prediction(0.94 / 1.1, 0.94 / 1.1)
+    assert edge.fit_probability(USABLE, 0.06) == pytest.approx(ADMISSION, abs=1e-4)
+    assert prediction(0.85, 0.85).fits(USABLE, 0.06)
+    assert not prediction(0.86, 0.86).fits(USABLE, 0.06)
+
+
+def test_what_is_needed_decides_and_not_the_peak() -> None:
+    flushing = prediction(1.05, 0.8)
+    assert flushing.fits(USABLE, 0.06)
+    assert flushing.flushes(USABLE)
+    assert not flushing.cannot_fit(USABLE)
+    assert prediction(1.3, 1.2).cannot_fit(USABLE)
+
+
+def test_a_probe_that_flushes_leaves_no_headroom_free() -> None:
+    assert prediction(1.05, 0.8).probe_probability(USABLE, 0.06) < 0.1
+
+
+def test_what_all_plans_share_is_no_reason_to_probe_one_of_them_first() -> None:
+    apart = prediction(0.9, 0.9, half_width=0.1)
+    wide = prediction(0.9, 0.9, half_width=0.5, shared=0.9 * USABLE * (0.5**2 - 0.1**2) ** 0.5)
+    assert wide.fit_probability(USABLE, 0.06) < apart.fit_probability(USABLE, 0.06)
+    assert wide.probe_probability(USABLE, 0.06) == pytest.approx(apart.probe_probability(USABLE, 0.06))
+
+
+@pytest.mark.parametrize(("speed", "first"), [(1.09, "bf16-ddp-full-mb1x8"), (1.2, "bf16-ddp-none-mb1x8")])
+def test_a_plan_that_has_to_flush_comes_first_only_where_it_is_much_quicker(speed: float, first: str) -> None:
+    found = {
+        Plan.parse("bf16-ddp-full-mb1x8"): prediction(0.7, 0.7),
+        Plan.parse("bf16-ddp-none-mb1x8"): prediction(1.05, 0.8, speed),
+    }
+
+    class Known:
+        def predict(self, plan: Plan) -> Prediction:
+            return found[plan]
+
+    assert str(rank(WORKLOAD, Known(), found, 0.06).fitting[0].plan) == first
+
+
+def test_what_a_plan_needs_is_never_more_than_its_peak() -> None:
+    job = replace(WORKLOAD, architecture=replace(TINY, hidden_size=2048, layers=16, head_dim=512, ffn_size=8192))
+    for words in ("ddp-none", "z2-full", "z3-full", "fsdp-none"):
+        for end in ("", "-exp"):
+            found = Predictor(replace(job, gpus_per_node=8)).predict(Plan.parse(f"bf16-{words}-mb1x1{end}"))
+            assert all(least <= peak for least, peak in zip(found.needed, found.device, strict=True))
+            assert found.needed.expected > found.allocated.expected
