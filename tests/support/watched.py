@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"
 WORKER = Path(__file__).parent / "programs" / "watched_worker.py"
 LIMIT_SECONDS = 240
+# An environment variable: Python starts before its libraries are imported, as it does on a real GPU.
+ANEW = "STARTED_ANEW"
 
 
 class Outcome(NamedTuple):
@@ -34,19 +36,10 @@ class Outcome(NamedTuple):
 
 
 def run(
-    script: Path,
-    plan: str,
-    directory: Path,
-    world: int = 1,
-    arguments: Sequence[str] = (),
-    anew: bool = False,
-    **variables: str,
+    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_.
-
-    Libraries have been imported before, unless Python is to start ``anew``, as it does on a real GPU.
-    """
-    return run_by(WORKER, script, plan, directory, world, arguments, anew, **variables)
+    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+    return run_by(WORKER, script, plan, directory, world, arguments, **variables)
 
 
 def run_by(
@@ -56,7 +49,6 @@ def run_by(
     directory: Path,
     world: int = 1,
     arguments: Sequence[str] = (),
-    anew: bool = False,
     **variables: str,
 ) -> list[Outcome]:
     """Run it by a worker of one's own."""
@@ -82,7 +74,7 @@ def run_by(
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
-    workers = [_start([str(worker), str(script), *arguments], environment | rank.variables(), anew) for rank in ranks]
+    workers = [_start([str(worker), str(script), *arguments], environment | rank.variables()) for rank in ranks]
     try:
         outputs = [each.communicate(timeout=LIMIT_SECONDS)[0] for each in workers]
     finally:
@@ -94,8 +86,8 @@ def run_by(
     ]
 
 
-def _start(words: Sequence[str], environment: dict[str, str], anew: bool) -> subprocess.Popen[str] | WarmPython:
-    if anew or environment["MEMTUNE_DEVICE"] != "virtual":
+def _start(words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[str] | WarmPython:
+    if ANEW in environment or environment["MEMTUNE_DEVICE"] != "virtual":
         return subprocess.Popen(
             [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-import watched
-from watched import PROBE, SCRIPTS, fine_tune, followed
+from watched import ANEW, PROBE, SCRIPTS, fine_tune, followed, run, run_by
 
 from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
-# Each integration once as users have it: the hooks are there before the libraries.
-run, run_by = partial(watched.run, anew=True), partial(watched.run_by, anew=True)
+
+
+@pytest.fixture(autouse=True)
+def _started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run each integration as users have it: the hooks are there before the libraries."""
+    monkeypatch.setenv(ANEW, "yes")
 
 
 @pytest.mark.parametrize(
