@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.prediction import Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay import numerics_of
+from memtune.memory.speed_errors import Calibration, SpeedErrors
 from memtune.memory.traced_model import TracedModel
-from memtune.memory.uncertainty import Belief, Calibration
+from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config
@@ -229,7 +230,7 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
             casts_frozen=True,
             in_transformers=bool(model.config),
         ),
-        Calibration(belief, Interval(1.0, 1.0, 1.0)),
+        Calibration(belief, SpeedErrors()),
     )
 
 

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtune.memory.prediction import Interval
+from memtune.memory.prediction import BOUND, Interval
 from memtune.memory.speed import TRUST
 from memtune.memory.uncertainty import Belief
 from memtune.plans.plan import Plan
 
-# Half-widths of the 97.5% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding
+# Half-widths of the 95% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding
 # with fsdp_qlora's in bench/data/measured_sweeps.csv, checkpointing with llm-foundry's in bench/results/throughput.md.
 _PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
 _KNOBS = {"precision": 0.15, "sharding": 0.12, "checkpointing": 0.15, "offload": 0.15, "attention": 0.15}
@@ -79,7 +79,7 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
         foretold = _moved(plan, parts, around.means) + belief.moved(reach, around)
         noise = _NOISE**2 + doubt**2
         off = math.log(seconds / sum(parts.values())) - foretold
-        surprises.append(1.96**2 * off * off / (belief.squared(reach) + noise))
+        surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))
         belief = belief.updated(reach, off, noise)
     # The first one tells the common factor.
     scale = math.sqrt(sum(surprises[1:]) / max(len(surprises) - 1, 1))

@@ -67,8 +67,7 @@ def test_what_the_hooks_replace_is_replaced_where_a_library_has_copied_it(tmp_pa
     told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves), "ATTEMPT": "1"}
     told |= {"RESUME_FROM": str(saves / "step-1"), "RESUME_SAMPLES": "8"}
     warm, new = (
-        run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **told)[0].output
-        for run in (watched.run, watched.run_anew)
+        run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **told)[0].output for run in (watched.run, watched.run_anew)
     )
     held, held_by_new = (json.loads(output.partition("held:")[2].splitlines()[0]) for output in (warm, new))
     assert held == held_by_new

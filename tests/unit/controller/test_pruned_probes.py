@@ -109,7 +109,13 @@ def told(cluster: SimulatedCluster, plan: str, beats: Target) -> dict[str, Any]:
     speed = training.global_batch_size * training.sequence_length / seconds
     why = pruned(beats, [Step(speed, peak)])
     steps = tuple(MeasuredStep(number, seconds, peak) for number in ((2,) if why else (2, 3)))
-    return {"pruned": why, "measured_steps": steps, "steps": steps[-1].number}
+    return {
+        "pruned": why,
+        "measured_steps": steps,
+        "steps": steps[-1].number,
+        "step_seconds": seconds,
+        "tokens_per_second": speed,
+    }
 
 
 def test_probes_that_end_early_are_told_and_the_best_plan_is_launched() -> None:
