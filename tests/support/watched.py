@@ -55,15 +55,22 @@ def run_by(
 
 
 def run_anew(
+    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
+) -> list[Outcome]:
+    """Run a script in Pythons that have imported nothing before, as on a real GPU."""
+    return run_anew_by(WORKER, script, plan, directory, world, arguments, **variables)
+
+
+def run_anew_by(
+    worker: Path,
     script: Path,
     plan: str,
     directory: Path,
     world: int = 1,
     arguments: Sequence[str] = (),
-    worker: Path = WORKER,
     **variables: str,
 ) -> list[Outcome]:
-    """Run it in a Python that has imported nothing before, as on a real GPU."""
+    """Run it in such Pythons by a worker of one's own."""
     return _run(_start_anew, worker, script, plan, directory, world, arguments, variables)
 
 
