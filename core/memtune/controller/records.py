@@ -205,7 +205,8 @@ def to_run(
 def stale(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
     """The probes of earlier jobs that ran with another torch or driver than all that this job has made.
 
-    Before it has made any, the newest probe of an earlier job says what it will run with.
+    Before it has made any, the newest probe of an earlier job says what it will run with. No record is marked as stale:
+    it follows from the versions, so neither a restart nor an edited status can lose it.
     """
     earlier = [probe for probe in probes if probe.measured_by]
     versions = _with_versions(probe for probe in probes if not probe.measured_by and has_measured(probe))

@@ -1,4 +1,7 @@
-"""A Kubernetes API client with what the operator needs. Objects are plain dictionaries."""
+"""A Kubernetes API client with what the operator needs.
+
+Objects are plain dictionaries: models of the `kubernetes` package are slow to build and do not know our kinds.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ def job_set(pods: list[Manifest], job_name: str, name: str) -> Manifest:
         "completionMode": "Indexed",
         "completions": len(pods),
         "parallelism": len(pods),
+        # With a limit for the whole Job, its controller would delete the other pods at the first failure, and a user's
+        # error would look like a disruption.
         "backoffLimitPerIndex": 0,
         "template": template,
     }

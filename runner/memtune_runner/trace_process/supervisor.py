@@ -1,6 +1,7 @@
 """Runs a trace in a subprocess, enforces its limits, and reports how it ended, whatever it does.
 
-This process runs none of the user's code and imports no torch.
+This process runs none of the user's code and imports no torch, so it can report a crash, an `os._exit` or a thread
+that is stuck in C.
 """
 
 from __future__ import annotations
