@@ -291,7 +291,7 @@ def _too_large(prediction: Prediction, usable_bytes: int) -> str:
 
 def _too_close(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
     lower, needed, upper, usable = (amount(size, usable_bytes) for size in (*prediction.needed, usable_bytes))
-    chance = f"{prediction.fit_probability(usable_bytes, headroom):.0%} likely: only a probe can tell"
+    chance = f"a probability of {prediction.fit_probability(usable_bytes, headroom):.0%}: only a probe can tell"
     if prediction.needed.upper > usable_bytes:
-        return f"needs {lower} to {upper}, the GPU has {usable}, to fit is {chance}"
-    return f"needs {needed}, and {headroom:.0%} of the GPU's {usable} must stay free, which is {chance}"
+        return f"needs {lower} to {upper}, the GPU has {usable}, and it fits with {chance}"
+    return f"needs {needed}, of the GPU's {usable} {headroom:.0%} must stay free, and it fits with {chance}"

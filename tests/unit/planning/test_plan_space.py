@@ -164,7 +164,10 @@ def test_the_fastest_that_fits_comes_first_and_the_rest_says_what_it_needs() -> 
     ranking = rank(replace(EIGHT, global_batch=512), ByMicroBatch(), plans, headroom=0.06)
     assert [candidate.plan.micro_batch for candidate in ranking.fitting] == [4, 2, 1]
     assert [(drop.plan.micro_batch, drop.reason) for drop in ranking.uncertain] == [
-        (8, "needs 76.2 GiB to 84.0 GiB, the GPU has 79.1 GiB, to fit is 1% likely: only a probe can tell")
+        (
+            8,
+            "needs 76.2 GiB to 84.0 GiB, the GPU has 79.1 GiB, and it fits with a probability of 1%: only a probe can tell",
+        )
     ]
     assert [(drop.plan.micro_batch, drop.reason) for drop in ranking.dropped] == [
         (16, "needs 160.0 GiB, the GPU has 79.1 GiB")
@@ -179,8 +182,8 @@ def test_headroom_alone_can_make_a_plan_uncertain() -> None:
     ranking = rank(EIGHT, Exact(), [Plan.parse("bf16-z2-sel-mb8x1")], headroom=0.06)
     reason = ranking.uncertain[0].reason
     assert (
-        reason
-        == "needs 76.0 GiB, and 6% of the GPU's 79.1 GiB must stay free, which is 0% likely: only a probe can tell"
+        reason == "needs 76.0 GiB, of the GPU's 79.1 GiB 6% must stay free, "
+        "and it fits with a probability of 0%: only a probe can tell"
     )
 
 
