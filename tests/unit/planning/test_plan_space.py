@@ -166,7 +166,8 @@ def test_the_fastest_that_fits_comes_first_and_the_rest_says_what_it_needs() -> 
     assert [(drop.plan.micro_batch, drop.reason) for drop in ranking.uncertain] == [
         (
             8,
-            "needs 76.2 GiB to 84.0 GiB, the GPU has 79.1 GiB, and it fits with a probability of 1%: only a probe can tell",
+            "needs 76.2 GiB to 84.0 GiB, the GPU has 79.1 GiB, and it fits with a probability of 1%: "
+            "only a probe can tell",
         )
     ]
     assert [(drop.plan.micro_batch, drop.reason) for drop in ranking.dropped] == [
