@@ -98,7 +98,7 @@ def cache_directory() -> Path:
 def _key(torch_directory: Path, cuda: str) -> str:
     """Return a key of torch, its path and the sources: a change of any needs another build."""
     text = hashlib.sha256(f"{torch_directory} {cuda}".encode())
-    for path in (*sorted(SOURCES.iterdir()), Path(__file__)):
+    for path in (*sorted(SOURCES.iterdir()), Path(__file__), Path(elf.__file__)):
         text.update(path.read_bytes())
     for library in sorted((torch_directory / "lib").glob("*.so")):
         text.update(f"{library.name} {library.stat().st_size}".encode())
@@ -128,7 +128,7 @@ def prebuilt_library(cuda_major: int) -> Path:
 
 def compile_library(cuda_major: int, target: Path) -> None:
     """Compile the C for torch's release of CUDA."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
+    compiler = shlex.split(os.environ.get("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         raise NoCompilerError(
             "no C compiler is here, and this copy of MemTune was not built with the emulated GPU; "
