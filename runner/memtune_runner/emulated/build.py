@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memtune.wire import environment
 from memtune_runner.emulated import elf
-from memtune_runner.emulated.errors import NoCompilerError
+from memtune_runner.emulated.errors import EmulationError, NoCompilerError
 
 LIBRARY = "libmemtune_emulated.so"
 SOURCES = Path(__file__).parent / "native"
@@ -75,16 +75,19 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
     directory = (cache or cache_directory()) / f"torch-{torch_version}-{_key(torch_directory, cuda)}"
     if directory.is_dir():
         return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
-        made = Path(temporary, "made")
-        made.mkdir()
-        _build_into(made, inspect(torch_directory), cuda)
-        try:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
+            made = Path(temporary, "made")
+            made.mkdir()
+            _build_into(made, inspect(torch_directory), cuda)
             made.rename(directory)
-        except OSError:
-            if not directory.is_dir():  # another process may have been faster
-                raise
+    except OSError as error:
+        if not directory.is_dir():  # another process may have been faster
+            raise EmulationError(
+                f"the emulated GPU cannot be built in {directory.parent}: {error.strerror}; "
+                "set XDG_CACHE_HOME to a directory that can be written"
+            ) from None
     return directory
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from memtune.units import GIB, MIB
 from memtune_runner.emulated import build, elf
-from memtune_runner.emulated.errors import NoCompilerError
+from memtune_runner.emulated.errors import EmulationError, NoCompilerError
 from memtune_runner.emulated.process import collectives, stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
@@ -247,3 +247,9 @@ def test_another_release_builds_the_libraries_anew(tmp_path: Path, monkeypatch: 
     assert build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache") == made
     monkeypatch.setattr(elf, "__file__", str(newer))
     assert build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache") != made
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EmulationError, match=r"cannot be built in .*file/cache: Not a directory; set XDG_CACHE_HOME"):
+        build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "file" / "cache")
