@@ -85,7 +85,7 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
     except OSError as error:
         if not directory.is_dir():  # another process may have been faster
             raise EmulationError(
-                f"the emulated GPU cannot be built in {directory.parent}: {error.strerror}; "
+                f"the emulated GPU cannot be built in {directory.parent}: {error}; "
                 "set XDG_CACHE_HOME to a directory that can be written"
             ) from None
     return directory

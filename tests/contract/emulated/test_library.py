@@ -251,5 +251,5 @@ def test_another_release_builds_the_libraries_anew(tmp_path: Path, monkeypatch: 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EmulationError, match=r"cannot be built in .*file/cache: Not a directory; set XDG_CACHE_HOME"):
+    with pytest.raises(EmulationError, match=r"built in .*file/cache: .*Not a directory: .*; set XDG_CACHE_HOME"):
         build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "file" / "cache")
