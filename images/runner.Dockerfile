@@ -37,10 +37,11 @@ RUN sed -i "s/if sys.platform != 'linux':/if __import__('shutil').which('c++') i
 # What the users' pods emulate a GPU with: their images need no compiler.
 FROM ${BASE} AS emulated
 COPY tools/zig.lock /locks/
-RUN pip install --no-cache-dir --require-hashes -r /locks/zig.lock
+RUN python3 -m venv /opt/zig && /opt/zig/bin/pip install --no-cache-dir --require-hashes -r /locks/zig.lock
 COPY core/memtune /app/memtune
 COPY runner/memtune_runner /app/memtune_runner
-RUN cd /app && CC="python3 -m ziglang cc --target=x86_64-linux-gnu.2.17" python3 -m memtune_runner.emulated.build
+RUN cd /app && CC="/opt/zig/bin/python3 -m ziglang cc --target=x86_64-linux-gnu.2.17" \
+        python3 -B -m memtune_runner.emulated.build
 
 # Nothing is run from here on, so nothing of the machine that builds can end in the image.
 FROM ${BASE}

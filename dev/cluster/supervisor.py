@@ -39,7 +39,7 @@ class Supervisor:
         # Keep the Popen object: when garbage-collected it reaps its process, and the end would be missed.
         self._running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self._started = False
-        self._back_to_probing = False
+        self._asked_anew = False
         self._is_written = True
 
     def run(self, parts: list[Part]) -> NoReturn:
@@ -50,13 +50,13 @@ class Supervisor:
             self._reap()
             if not self._is_written:
                 self._write()
-            if self._back_to_probing:
-                self._back_to_probing = False
+            if self._asked_anew:
+                self._asked_anew = False
                 self._start_missing(parts)
             time.sleep(0.1)
 
     def _ask_anew(self, *_: object) -> None:
-        self._back_to_probing = True
+        self._asked_anew = True
 
     def _start_missing(self, parts: list[Part]) -> None:
         self._started = False

@@ -170,3 +170,18 @@ def test_matrix_products_and_collectives_are_counted(tmp_path: Path) -> None:
     # Six operations for each weight and token.
     assert result["measured"]["matrixProducts"] == {"calls": 6, "flops": 6 * (64 * 128 + 128 * 100) * 256}
     assert result["measured"]["collectives"] == [{"name": "all-reduce", "calls": 1, "bytes": 4000}]
+
+
+def test_groups_of_a_process_group_that_is_bound_to_its_device_have_their_own_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import distributed\nfrom torch.distributed.device_mesh import init_device_mesh\n"
+        "distributed.init_process_group(device_id=torch.device('cuda', 0))\n"
+        "half = init_device_mesh('cuda', (2, 4), mesh_dim_names=('outer', 'inner'))['inner'].get_group()\n"
+        "for group in (half, distributed.new_group([0, 1, 2, 3])):\n"
+        "    whole, own = torch.zeros(512, device='cuda'), torch.ones(128, device='cuda')\n"
+        "    distributed.all_gather_into_tensor(whole, own, group)\n"
+    )
+    code, result = emulate(script, "--ranks", "8")
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["collectives"] == [{"name": "all-gather", "calls": 2, "bytes": 2 * 2048}]

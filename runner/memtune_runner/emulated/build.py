@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memtune.wire import environment
 from memtune_runner.emulated import elf
-from memtune_runner.emulated.errors import NoCompilerError
+from memtune_runner.emulated.errors import EmulationError, NoCompilerError
 
 LIBRARY = "libmemtune_emulated.so"
 SOURCES = Path(__file__).parent / "native"
@@ -75,16 +75,19 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
     directory = (cache or cache_directory()) / f"torch-{torch_version}-{_key(torch_directory, cuda)}"
     if directory.is_dir():
         return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
-        made = Path(temporary, "made")
-        made.mkdir()
-        _build_into(made, inspect(torch_directory), cuda)
-        try:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
+            made = Path(temporary, "made")
+            made.mkdir()
+            _build_into(made, inspect(torch_directory), cuda)
             made.rename(directory)
-        except OSError:
-            if not directory.is_dir():  # another process may have been faster
-                raise
+    except OSError as error:
+        if not directory.is_dir():  # another process may have been faster
+            raise EmulationError(
+                f"the emulated GPU cannot be built in {directory.parent}: {error}; "
+                "set XDG_CACHE_HOME to a directory that can be written"
+            ) from None
     return directory
 
 
@@ -98,7 +101,7 @@ def cache_directory() -> Path:
 def _key(torch_directory: Path, cuda: str) -> str:
     """Return a key of torch, its path and the sources: a change of any needs another build."""
     text = hashlib.sha256(f"{torch_directory} {cuda}".encode())
-    for path in (*sorted(SOURCES.iterdir()), Path(__file__)):
+    for path in (*sorted(SOURCES.iterdir()), Path(__file__), Path(elf.__file__)):
         text.update(path.read_bytes())
     for library in sorted((torch_directory / "lib").glob("*.so")):
         text.update(f"{library.name} {library.stat().st_size}".encode())
@@ -128,7 +131,7 @@ def prebuilt_library(cuda_major: int) -> Path:
 
 def compile_library(cuda_major: int, target: Path) -> None:
     """Compile the C for torch's release of CUDA."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
+    compiler = shlex.split(os.environ.get("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         raise NoCompilerError(
             "no C compiler is here, and this copy of MemTune was not built with the emulated GPU; "

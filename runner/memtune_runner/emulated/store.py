@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ def install(ranks: int) -> None:
     handlers: dict[str, Any] = import_module("torch.distributed.rendezvous")._rendezvous_handlers
     handlers.update(dict.fromkeys(("env", "tcp", "file"), meet))
     _replace_gloo()
+    _never_split(distributed)
 
 
 def _replace_gloo() -> None:
@@ -40,6 +42,19 @@ def _replace_gloo() -> None:
         return {device: "fake" if backend == "gloo" else backend for device, backend in backends.items()}
 
     config.get_device_backend_map = without_gloo
+
+
+def _never_split(distributed: Any) -> None:
+    """Let every group of ranks be made anew: one that is split from all ranks would not know how many it has."""
+    module: Any = import_module("torch.distributed.distributed_c10d")
+    plain = module.init_process_group
+
+    @functools.wraps(plain)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        plain(*args, **kwargs)
+        distributed.group.WORLD.bound_device_id = None  # torch splits groups of a bound device alone
+
+    module.init_process_group = distributed.init_process_group = init_process_group
 
 
 class LonelyStore:

@@ -39,9 +39,15 @@ def leave_unwrapped(settings: Settings, accelerator: Any, patches: Patches) -> N
 
     The launcher's variables make accelerate assume several GPUs or, on a virtual GPU, several CPUs. DDP would hold a
     second copy of all gradients there, reduce it with nobody, and refuse models that use a weight outside of forward.
+    What a launcher's options ask for instead, such as FSDP, stays visible: it is not what the plan says.
     """
+
+    def distributed_type(accelerated: Any) -> str:
+        found: str = accelerated.state.distributed_type
+        return accelerator.DistributedType.NO if found.startswith("MULTI_") else found
+
     if settings.world == 1 and settings.plan.sharding is Sharding.DDP:
-        patches.replace(accelerator.Accelerator, "distributed_type", property(lambda _: accelerator.DistributedType.NO))
+        patches.replace(accelerator.Accelerator, "distributed_type", property(distributed_type))
 
 
 def mixed_precision(plan: Plan) -> str:

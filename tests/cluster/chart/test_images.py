@@ -42,7 +42,9 @@ print("operator")
 """
 RUNNER = """
 import deepspeed, prometheus_client, torch, memtune, memtune_runner
+from memtune_runner.emulated.build import CUDA_MAJORS, prebuilt_library
 assert torch.version.cuda is None
+assert all(prebuilt_library(major).exists() for major in CUDA_MAJORS)
 model = torch.nn.Linear(4, 4)
 config = {"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}}
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from memtune.units import GIB, MIB
-from memtune_runner.emulated import build
-from memtune_runner.emulated.errors import NoCompilerError
+from memtune_runner.emulated import build, elf
+from memtune_runner.emulated.errors import EmulationError, NoCompilerError
 from memtune_runner.emulated.process import collectives, stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
@@ -226,7 +226,30 @@ def test_a_package_builds_the_gpu_without_a_compiler(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("0 0\n", "")
 
 
-def test_without_a_compiler_a_checkout_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiler", [None, "", "clang -m64"])
+def test_without_a_compiler_a_checkout_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str | None
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    if compiler is not None:
+        monkeypatch.setenv("CC", compiler)
     with pytest.raises(NoCompilerError, match="no C compiler is here, and this copy of MemTune was not built with"):
         build.compile_library(13, tmp_path / "library.so")
+
+
+def test_another_release_builds_the_libraries_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, newer = tmp_path / "cuda13.so", tmp_path / "elf.py"
+    compiled.write_bytes(elf.stubs("libmemtune_gpu.so", "libc.so.6", "$ORIGIN"))
+    newer.write_bytes(Path(elf.__file__).read_bytes() + b"# changed")
+    monkeypatch.setattr(build, "prebuilt_library", lambda _: compiled)
+    made = build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache")
+    assert build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache") == made
+    monkeypatch.setattr(elf, "__file__", str(newer))
+    assert build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache") != made
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EmulationError, match=r"built in .*file/cache: .*Not a directory: .*; set XDG_CACHE_HOME"):
+        build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "file" / "cache")

@@ -1,7 +1,9 @@
-"""The images' lock files match the development environment: what is tested is shipped."""
+"""The images' lock files match the development environment, and a build gets them: what is tested is shipped."""
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,12 @@ def test_the_images_hold_what_they_are_for() -> None:
     assert {"torch", "deepspeed", "sqlalchemy"}.isdisjoint(operator)
     assert {"deepspeed", "prometheus-client"} <= runner
     assert {"kopf", "kubernetes", "optuna"}.isdisjoint(runner)
+
+
+@pytest.mark.parametrize("image", ["operator", "runner"])
+def test_a_build_gets_every_file_that_it_copies(image: str) -> None:
+    allowed = re.findall(r"(?m)^!(.+)", (ROOT / ".dockerignore").read_text())
+    copied = re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", (ROOT / f"images/{image}.Dockerfile").read_text())
+    names = [name for line in copied for name in line.split()]
+    assert names
+    assert [each for each in names if not any(fnmatch(each, f"{one}*") for one in allowed)] == []

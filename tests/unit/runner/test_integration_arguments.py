@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.integrations import arguments
+from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.settings import Settings, SettingsError
 
 
@@ -94,3 +97,46 @@ def test_what_an_earlier_attempt_has_taught_is_kept() -> None:
     assert asks_for_the_whole["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True
     fsdp = replace(settings_of("bf16-fsdp-none-mb4x8"), sharded_save=True)
     assert arguments.training_arguments(fsdp)["fsdp_config"]["state_dict_type"] == "SHARDED_STATE_DICT"
+
+
+class DistributedType(str, Enum):
+    """As accelerate has it."""
+
+    NO = "NO"
+    MULTI_GPU = "MULTI_GPU"
+    MULTI_CPU = "MULTI_CPU"
+    FSDP = "FSDP"
+    DEEPSPEED = "DEEPSPEED"
+
+
+class Accelerator:
+    """The same."""
+
+    def __init__(self, state: SimpleNamespace) -> None:
+        self.state = state
+
+    @property
+    def distributed_type(self) -> DistributedType:
+        found: DistributedType = self.state.distributed_type
+        return found
+
+
+@pytest.mark.parametrize(
+    ("plan", "launched_with", "found"),
+    [
+        ("bf16-ddp-none-mb4x2", "MULTI_GPU", "NO"),
+        ("bf16-ddp-none-mb4x2", "MULTI_CPU", "NO"),
+        ("bf16-ddp-none-mb4x2", "FSDP", "FSDP"),
+        ("bf16-ddp-none-mb4x2", "DEEPSPEED", "DEEPSPEED"),
+        ("bf16-z2-none-mb4x2", "DEEPSPEED", "DEEPSPEED"),
+    ],
+)
+def test_one_rank_is_no_distributed_training_unless_its_launcher_asks_for_another_one(
+    plan: str, launched_with: str, found: str
+) -> None:
+    module, patches = SimpleNamespace(Accelerator=Accelerator, DistributedType=DistributedType), Patches()
+    accelerated = Accelerator(SimpleNamespace(distributed_type=DistributedType(launched_with)))
+    arguments.leave_unwrapped(settings_of(plan), module, patches)
+    assert accelerated.distributed_type is DistributedType(found)
+    patches.undo()
+    assert accelerated.distributed_type is DistributedType(launched_with)
