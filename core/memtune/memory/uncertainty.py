@@ -138,5 +138,9 @@ class Belief:
         """This belief with a wider interval for every sum."""
         return Belief(self.means, self.covariance, hypot(self.doubt, share), self.job_widths)
 
+    def with_job_widths(self, other: Belief) -> Belief:
+        """This belief with another's widths of a job."""
+        return Belief(self.means, self.covariance, self.doubt, other.job_widths)
+
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

@@ -9,7 +9,9 @@ from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, sh
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.planning.space import rank
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.space import THROUGHPUT, Space, rank
+from memtune.plans.knobs import Sharding
 from memtune.plans.plan import Plan
 
 TINY = Architecture("tiny", Kind.DECODER, 64, 2, 4, 4, 16, 256, 1000)
@@ -77,3 +79,35 @@ def test_what_a_plan_needs_is_never_more_than_its_peak() -> None:
             found = Predictor(replace(job, gpus_per_node=8)).predict(Plan.parse(f"bf16-{words}-mb1x1{end}"))
             assert all(least <= peak for least, peak in zip(found.needed, found.device, strict=True))
             assert found.needed.expected > found.allocated.expected
+
+
+LARGE = replace(TINY, hidden_size=4096, layers=32, heads=32, kv_heads=32, head_dim=128, ffn_size=11008)
+SHARDED = Plan.parse("bf16-fsdp-sel-mb8x1")
+
+
+def short_of_memory(*lessons: Lesson) -> PlanKnowledge:
+    """Of a job on a GPU that is smaller than the peak of a sharded plan, and larger than what the plan needs."""
+    job = Workload(LARGE, find("h100-80gb"), global_batch=64, sequence_length=2048, gpus_per_node=8)
+    peak = Predictor(job).predict(SHARDED)
+    usable = int((peak.needed.expected + peak.device.expected) / 2)
+    space = Space(shardings=(Sharding.FSDP, Sharding.ZERO_3))
+    return PlanKnowledge(replace(job, gpu=job.gpu.with_memory(usable)), space, lessons, 0.06, THROUGHPUT)
+
+
+def test_an_out_of_memory_tells_what_a_plan_needs_and_not_its_peak() -> None:
+    # The allocator had emptied its cache before it failed.
+    before = short_of_memory()
+    needed, peak = before.predict(SHARDED).needed.expected, before.predict(SHARDED).device.expected
+    demanded = int(1.01 * before.usable_bytes)
+    assert needed < demanded < peak
+    after = short_of_memory(Lesson(SHARDED, died=True, demanded_bytes=demanded)).predict(SHARDED)
+    assert after.needed.expected == pytest.approx(demanded, rel=0.01)
+    assert after.device.expected > peak
+
+
+def test_an_out_of_memory_alone_makes_no_job_a_measured_one() -> None:
+    died = Lesson(SHARDED, died=True, demanded_bytes=int(1.01 * short_of_memory().usable_bytes))
+    before, after = (each.predict(SHARDED) for each in (short_of_memory(), short_of_memory(died)))
+    assert after.shared == pytest.approx(before.shared, rel=0.2)
+    ran = Lesson(SHARDED.with_micro_batch(1), reserved_bytes=int(20e9), device_bytes=int(21e9))
+    assert short_of_memory(ran, died).predict(SHARDED).shared == 0
