@@ -21,6 +21,12 @@ def share_below(place: float) -> float:
     return (1 + math.erf(place / math.sqrt(2))) / 2
 
 
+def percent(probability: float) -> int:
+    """A probability in whole percent, which reaches that of `ADMISSION` only if the probability does."""
+    nearest, asked = round(100 * probability), round(100 * ADMISSION)
+    return nearest if probability >= ADMISSION else min(nearest, asked - 1)
+
+
 class Interval(NamedTuple):
     """``expected`` between ``lower`` and ``upper``; ``upper`` is the 95% bound."""
 

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from memtune.memory.host_memory import kept_activation_bytes, offloaded_bytes
-from memtune.memory.prediction import Prediction, PredictsPlans
+from memtune.memory.prediction import Prediction, PredictsPlans, percent
 from memtune.memory.workload import Workload
 from memtune.plans.knobs import (
     FULL,
@@ -291,7 +291,7 @@ def _too_large(prediction: Prediction, usable_bytes: int) -> str:
 
 def _too_close(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
     lower, needed, upper, usable = (amount(size, usable_bytes) for size in (*prediction.needed, usable_bytes))
-    chance = f"{prediction.fit_probability(usable_bytes, headroom):.0%} likely: only a probe can tell"
+    chance = f"{percent(prediction.fit_probability(usable_bytes, headroom))}% likely: only a probe can tell"
     if prediction.needed.upper > usable_bytes:
         return f"needs {lower} to {upper}, the GPU has {usable}, to fit is {chance}"
     return f"needs {needed}, and {headroom:.0%} of the GPU's {usable} must stay free, which is {chance}"

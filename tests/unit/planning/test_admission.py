@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memtune.gpus.gpu import find
-from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, share_below
+from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, percent, share_below
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
@@ -37,6 +37,13 @@ def test_a_plan_is_admitted_at_exactly_the_probability_that_is_asked_for() -> No
     assert edge.fit_probability(USABLE, 0.06) == pytest.approx(ADMISSION, abs=1e-4)
     assert prediction(0.85, 0.85).fits(USABLE, 0.06)
     assert not prediction(0.86, 0.86).fits(USABLE, 0.06)
+
+
+def test_a_plan_that_is_not_admitted_is_never_said_to_have_the_probability_that_is_asked_for() -> None:
+    close = prediction(0.855, 0.855).fit_probability(USABLE, 0.06)
+    assert 0.945 < close < ADMISSION
+    assert percent(close) == 94
+    assert [percent(each) for each in (0.0, 0.944, ADMISSION, 0.956, 1.0)] == [0, 94, 95, 96, 100]
 
 
 def test_what_is_needed_decides_and_not_the_peak() -> None:
