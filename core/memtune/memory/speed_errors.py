@@ -51,7 +51,7 @@ class SpeedErrors:
         self._belief: Belief | None = None
         self._surprise = 1.0
         if timed:
-            names = {name for each in timed for name in _reach(each.plan, each.parts, {})}
+            names = {name for each in timed for name in _linear(each.plan, each.parts, {})[1]}
             prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
             self._belief = prior
             for _ in range(_ROUNDS):
@@ -62,8 +62,8 @@ class SpeedErrors:
         belief = self._belief
         if belief is None:
             return Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
-        reach = _reach(plan, parts, belief.means)
-        expected = math.exp(_moved(plan, parts, belief.means))
+        moved, reach = _linear(plan, parts, belief.means)
+        expected = math.exp(moved)
         new = sum((_width(name) * share) ** 2 for name, share in reach.items() if not belief.knows(name))
         width = math.sqrt(belief.squared({n: s for n, s in reach.items() if belief.knows(n)}) + new) * self._surprise
         most = 1 + min(math.expm1(width), TRUST)
@@ -74,9 +74,8 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
     """The belief after all measurements, and by which factor they are farther apart than the prior says."""
     belief, surprises = prior, list[float]()
     for plan, parts, seconds, doubt in timed:
-        reach = _reach(plan, parts, around.means)
-        # Linear around the last round's means.
-        foretold = _moved(plan, parts, around.means) + belief.moved(reach, around)
+        moved, reach = _linear(plan, parts, around.means)
+        foretold = moved + belief.moved(reach, around)
         noise = _NOISE**2 + doubt**2
         off = math.log(seconds / sum(parts.values())) - foretold
         surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))
@@ -86,18 +85,14 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
     return belief, min(max(scale, 1.0), _MOST_SURPRISE)
 
 
-def _moved(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> float:
-    """The logarithm of a step's time over its predicted one, with errors at their means."""
-    now = sum(seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items())
-    return math.log(now / sum(parts.values())) + sum(means.get(name, 0.0) for name in _names(plan))
-
-
-def _reach(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
-    """By how much each error moves the logarithm of a plan's step time."""
+def _linear(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """The logarithm of a step's time over its predicted one with errors at their means, and how much each moves it."""
+    names = _names(plan)
     now = {name: seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items()}
     total = sum(now.values())
+    moved = math.log(total / sum(parts.values())) + sum(means.get(name, 0.0) for name in names)
     shares = {name: seconds / total for name, seconds in now.items() if seconds and name in _PARTS}
-    return {**shares, **dict.fromkeys(_names(plan), 1.0)}
+    return moved, {**shares, **dict.fromkeys(names, 1.0)}
 
 
 def _names(plan: Plan) -> list[str]:

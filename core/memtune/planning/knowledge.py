@@ -170,7 +170,7 @@ class PlanKnowledge:
         if plan in self._before and self._before[plan].died and self.predict(plan).device.lower > self._allowed_bytes:
             return False
         if plan not in self.emulated_bytes:
-            return self.predict(plan).device.expected < self.ceiling_bytes
+            return self.ceiling_bytes == math.inf or self.predict(plan).device.expected < self.ceiling_bytes
         return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.current)
 
     @cached_property
