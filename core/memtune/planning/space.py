@@ -267,16 +267,10 @@ def _host_refusals(workload: Workload, predictor: PredictsPlans) -> Callable[[Pl
     return refused
 
 
-# A plan that only fits if the allocator empties its cache counts as this much slower. Chosen: each time, CUDA waits for
-# all kernels and maps the segments anew.
-_FLUSHING = 0.1
-
-
 # Sorting is stable: equals keep the order of the space, without a slow comparison of plans.
 def _quickest(usable_bytes: int, candidate: Candidate | Dropped) -> tuple[float, float]:
     prediction = candidate.prediction
-    slowed = 1 - _FLUSHING * prediction.flushes(usable_bytes)
-    return -slowed * prediction.tokens_per_second.expected, prediction.device.expected
+    return -prediction.speed(usable_bytes), prediction.device.expected
 
 
 def _smallest(candidate: Candidate | Dropped) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from memtune.controller.downgrade import fastest_accepted
 from memtune.gpus.gpu import find
 from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, percent, share_below
 from memtune.memory.predictor import Predictor
@@ -11,7 +12,7 @@ from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import THROUGHPUT, Space, rank
-from memtune.plans.knobs import Sharding
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, Sharding
 from memtune.plans.plan import Plan
 
 TINY = Architecture("tiny", Kind.DECODER, 64, 2, 4, 4, 16, 256, 1000)
@@ -77,6 +78,22 @@ def test_a_plan_that_has_to_flush_comes_first_only_where_it_is_much_quicker(spee
             return found[plan]
 
     assert str(rank(WORKLOAD, Known(), found, 0.06).fitting[0].plan) == first
+
+
+@pytest.mark.parametrize(("speed", "kept"), [(1.09, "full"), (1.2, "none")])
+def test_so_it_is_after_an_out_of_memory(speed: float, kept: str) -> None:
+    roomy, flushing = (Plan.parse(f"bf16-ddp-{kind}-mb1x8") for kind in ("full", "none"))
+    found = {roomy: prediction(0.7, 0.7), flushing: prediction(1.05, 0.8, speed)}
+
+    class Known(PlanKnowledge):
+        def predict(self, plan: Plan) -> Prediction:
+            return found[plan]
+
+    space = Space(shardings=(Sharding.DDP,), micro_batches=(1,), checkpointings=(FULL, NO_CHECKPOINTING))
+    model = Known(WORKLOAD, space, (), 0.06, THROUGHPUT)
+    assert fastest_accepted(model, Plan.parse("bf16-ddp-full-mb2x4"), found.__contains__) == Plan.parse(
+        f"bf16-ddp-{kept}-mb1x8"
+    )
 
 
 def test_what_a_plan_needs_is_never_more_than_its_peak() -> None:
