@@ -134,8 +134,9 @@ def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[t
     ]
 
 
-def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> SpeedErrors:
-    timed = [m for m in measurements if m.step_seconds]
+def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> SpeedErrors | None:
+    if not (timed := [m for m in measurements if m.step_seconds]):
+        return None
     doubt = STALE_SPEED_ERROR * math.sqrt(sum(m.stale for m in timed) / _STALE_WEIGHT)
     return SpeedErrors(
         [Timed(m.plan, predictor.step_parts(m.plan), m.step_seconds, doubt if m.stale else 0.0) for m in timed]

@@ -45,23 +45,18 @@ class Timed(NamedTuple):
 
 
 class SpeedErrors:
-    """A belief about the errors of step times. Without measurements, an interval that holds published runs."""
+    """A belief about the errors of step times, of which at least one was measured."""
 
-    def __init__(self, timed: Sequence[Timed] = ()) -> None:
-        self._belief: Belief | None = None
-        self._surprise = 1.0
-        if timed:
-            names = {name for each in timed for name in _linear(each.plan, each.parts, {})[1]}
-            prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
-            self._belief = prior
-            for _ in range(_ROUNDS):
-                self._belief, self._surprise = _learned(prior, self._belief, timed)
+    def __init__(self, timed: Sequence[Timed]) -> None:
+        names = {name for each in timed for name in _linear(each.plan, each.parts, {})[1]}
+        prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
+        self._belief, self._surprise = prior, 1.0
+        for _ in range(_ROUNDS):
+            self._belief, self._surprise = _learned(prior, self._belief, timed)
 
     def factor(self, plan: Plan, parts: Mapping[str, float]) -> Interval:
         """By what to multiply a plan's predicted step time, which is the sum of its parts."""
         belief = self._belief
-        if belief is None:
-            return Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
         moved, reach = _linear(plan, parts, belief.means)
         expected = math.exp(moved)
         new = sum((_width(name) * share) ** 2 for name, share in reach.items() if not belief.knows(name))
@@ -108,7 +103,7 @@ def _width(name: str) -> float:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result of calibration: what is known of the errors of memory's components, and of step times."""
+    """The result of calibration: what is known of the errors of memory's components, and of step times if any is."""
 
     belief: Belief
-    speed: SpeedErrors
+    speed: SpeedErrors | None
