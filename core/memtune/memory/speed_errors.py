@@ -24,7 +24,10 @@ _PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
 _KNOBS = {"precision": 0.15, "sharding": 0.12, "checkpointing": 0.15, "offload": 0.15, "attention": 0.15}
 _OWN = 0.06
 # The common factor is whatever the first measurement says: a GPU may be throttled, or not the one it is taken for.
-_ALL, _ANY = "all plans", 10.0
+# Another version of torch or the driver changes all stale measurements alike, and each of them by itself.
+_ALL, _VERSION = "all plans", "version"
+_WIDTHS = {**_PARTS, _ALL: 10.0, _VERSION: 0.2}
+STALE_SPEED_ERROR = 0.10
 # Probes of one plan repeat to within this.
 _NOISE = 0.03
 _ROUNDS = 3
@@ -35,20 +38,20 @@ _MOST_SURPRISE = 4.0
 class Timed(NamedTuple):
     """A measured step: the plan, its predicted parts in seconds, and the seconds it took.
 
-    ``doubt`` is the half-width of what today's step may differ by.
+    A ``stale`` one is of other versions of torch or the driver.
     """
 
     plan: Plan
     parts: Mapping[str, float]
     seconds: float
-    doubt: float = 0.0
+    stale: bool = False
 
 
 class SpeedErrors:
     """A belief about the errors of step times, of which at least one was measured."""
 
     def __init__(self, timed: Sequence[Timed]) -> None:
-        names = {name for each in timed for name in _linear(each.plan, each.parts, {})[1]}
+        names = {_VERSION, *(name for each in timed for name in _linear(each.plan, each.parts, {})[1])}
         prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
         self._belief, self._surprise = prior, 1.0
         for _ in range(_ROUNDS):
@@ -68,10 +71,14 @@ class SpeedErrors:
 def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Belief, float]:
     """The belief after all measurements, and by which factor they are farther apart than the prior says."""
     belief, surprises = prior, list[float]()
-    for plan, parts, seconds, doubt in timed:
+    for plan, parts, seconds, stale in timed:
         moved, reach = _linear(plan, parts, around.means)
+        noise = _NOISE**2
+        if stale:
+            moved += around.means.get(_VERSION, 0.0)
+            reach[_VERSION] = 1.0
+            noise += STALE_SPEED_ERROR**2
         foretold = moved + belief.moved(reach, around)
-        noise = _NOISE**2 + doubt**2
         off = math.log(seconds / sum(parts.values())) - foretold
         surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))
         belief = belief.updated(reach, off, noise)
@@ -95,10 +102,8 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _width(name: str) -> float:
-    if name == _ALL:
-        return _ANY
     knob, is_knob, _ = name.partition(":")
-    return _KNOBS[knob] if is_knob else _PARTS.get(name, _OWN)
+    return _KNOBS[knob] if is_knob else _WIDTHS.get(name, _OWN)
 
 
 @dataclass(frozen=True)

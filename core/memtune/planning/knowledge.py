@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memtune.memory.calibration import STALE_ERROR, STALE_SPEED_ERROR, Measurement, calibrate
+from memtune.memory.calibration import STALE_ERROR, Measurement, calibrate
 from memtune.memory.prediction import Component, Interval, Prediction
 from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import Calibration
+from memtune.memory.speed_errors import STALE_SPEED_ERROR, Calibration
 from memtune.memory.workload import Workload
 from memtune.planning.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan

@@ -151,7 +151,7 @@ def test_however_many_are_stale_the_new_one_counts_more(count: int, factor: floa
     learned = calibrate(WORKLOAD, [*stale, new])
     for plan in PLANS:
         before, after = (Predictor(WORKLOAD, each).predict(plan).step_seconds.expected for each in (None, learned))
-        assert abs(math.log(after / before)) <= 0.5 * abs(math.log(slower)) + 1e-9
+        assert abs(math.log(after / before)) <= 0.21 * abs(math.log(slower)) + 1e-9
     peak = Predictor(WORKLOAD, learned).predict(PLANS[0]).allocated.expected
     assert abs(peak / new.allocated_bytes - 1) <= 0.5 * abs(factor - 1) + 1e-3
 
