@@ -15,7 +15,7 @@ from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.prediction import Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay import numerics_of
-from memtune.memory.speed_errors import Calibration, SpeedErrors
+from memtune.memory.speed_errors import Calibration
 from memtune.memory.traced_model import TracedModel
 from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
@@ -230,7 +230,7 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
             casts_frozen=True,
             in_transformers=bool(model.config),
         ),
-        Calibration(belief, SpeedErrors()),
+        Calibration(belief, None),
     )
 
 

@@ -12,4 +12,4 @@ from memtune.memory.workload import Workload
 def of_components(workload: Workload) -> Predictor:
     """A predictor whose intervals are those of the components alone, without the width of an unmeasured job."""
     belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_widths={}))
-    return Predictor(workload, Calibration(belief, Predictor(workload).speed))
+    return Predictor(workload, Calibration(belief, None))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from memtune.memory.prediction import Component, Interval
+from memtune.memory.prediction import Component, Interval, percent
 from memtune.units import Unit, unit_of
 from memtune_cli.views.screen import Screen
 
@@ -72,7 +72,7 @@ def seconds(value: float) -> str:
 
 def likely(probability: float) -> str:
     """A probability in whole percent; nothing that is predicted is certain."""
-    return f"{min(max(probability, 0.01), 0.99):.0%}"
+    return f"{min(max(percent(probability), 1), 99)}%"
 
 
 def between_bytes(interval: Interval, unit: Unit, more_digits: int = 0) -> str:

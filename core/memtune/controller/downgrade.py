@@ -119,16 +119,16 @@ def _smaller(
 
     options = [
         found
-        for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, general, allowed))
+        for found in (fastest_accepted(model, plan, allowed), _by_ladder(context, model, plan, general, allowed))
         if found
     ]
     if not options:
         return None
-    best = max(options, key=lambda option: model.predict(option).tokens_per_second.expected)
+    best = max(options, key=lambda option: model.predict(option).speed(model.usable_bytes))
     return Next(best, _rung(plan, best), last.evaluation_batch, last.sharded_save, last.host_request_bytes)
 
 
-def _accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
+def fastest_accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
     """The fastest plan of the space that was measured to fit, or that the model accepts."""
     measured = [option for option in model.measured_bytes if model.space.has(option)]
     offered = [_with_small_knobs(model.space, candidate.plan, plan) for candidate in model.ranking.fitting]
@@ -137,7 +137,7 @@ def _accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool])
         for option in (*measured, *offered)
         if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option)
     ]
-    return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
+    return max(accepted, key=lambda option: model.predict(option).speed(model.usable_bytes), default=None)
 
 
 def _with_small_knobs(space: Space, option: Plan, plan: Plan) -> Plan:
@@ -201,7 +201,7 @@ def _less_offload(context: Context, model: PlanKnowledge, last: AttemptStatus) -
     def allowed(option: Plan) -> bool:
         return option.offload in lesser and start_under(context.job, context.status, option).resume is not None
 
-    found = _accepted(model, plan, allowed)
+    found = fastest_accepted(model, plan, allowed)
     return (
         Next(found, "less-offload", last.evaluation_batch, last.sharded_save, last.host_request_bytes)
         if found

@@ -23,7 +23,7 @@ from memtune.controller.observation import only_product
 from memtune.controller.pricing import cheapest, compared
 from memtune.controller.records import fingerprints, live, without_emulations
 from memtune.controller.tracing import is_unknown, untraced
-from memtune.memory.prediction import Interval
+from memtune.memory.prediction import Interval, percent
 from memtune.planning.advice import advise
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.space import Candidate, refusals
@@ -129,7 +129,7 @@ def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionS
         peak_phase=_word(prediction.peak_phase),
         device_bytes=IntervalBytes(**_interval(prediction.device)),
         needed_bytes=IntervalBytes(**_interval(prediction.needed)),
-        fit_percent=round(100 * prediction.fit_probability(model.usable_bytes, model.headroom)),
+        fit_percent=percent(prediction.fit_probability(model.usable_bytes, model.headroom)),
         usable_bytes=model.usable_bytes,
         components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
         tokens_per_second=natural(prediction.tokens_per_second.expected),

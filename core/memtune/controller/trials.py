@@ -10,9 +10,11 @@ from memtune.api.status import RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
 from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of, stale
 from memtune.controller.verdict import Verdict
+from memtune.memory.prediction import ADMISSION
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial
 from memtune.planning.space import MEMORY
+from memtune.plans.plan import Plan
 
 
 def search_state(job: Job, status: Status, model: PlanKnowledge) -> SearchState:
@@ -82,9 +84,15 @@ def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:
     if device_bytes > model.usable_bytes * (1 - tuning.headroom_ratio):
         free = 1 - device_bytes / model.usable_bytes
         return f"too tight: {max(free, 0):.1%} free of {tuning.headroom}"
-    if probe.length_covered is False and not model.fits(plan_of(probe)):
+    if probe.length_covered is False and not _fits_longest(model, plan_of(probe)):
         return "too tight for the longest sequences, as predicted"
     return ""
+
+
+def _fits_longest(model: PlanKnowledge, plan: Plan) -> bool:
+    """Whether a plan that ran on shorter sequences fits: what all plans of the job share was seen by then."""
+    chance = model.predict(plan).probe_probability(model.usable_bytes, model.headroom)
+    return model.fits(plan) or chance >= ADMISSION
 
 
 def score(job: Job, model: PlanKnowledge, probe: RunStatus) -> float:

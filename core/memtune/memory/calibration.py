@@ -24,10 +24,6 @@ from memtune.plans.plan import Plan
 _NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
 # Another version of torch or the driver counts as the same until one plan's peak differs by more than this share.
 STALE_ERROR = 0.05
-# A kernel that became faster changes the time of some plans more than that of others.
-STALE_SPEED_ERROR = 0.10
-# All stale step times together weigh so much as this share of one that is not: they may all be off the same way.
-_STALE_WEIGHT = 0.25
 # Rounds until the belief converges.
 _ROUNDS = 3
 # Fractions of the correction to try until no measured plan gets worse. At 0 the means stay, and the measurements still
@@ -134,9 +130,7 @@ def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[t
     ]
 
 
-def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> SpeedErrors:
-    timed = [m for m in measurements if m.step_seconds]
-    doubt = STALE_SPEED_ERROR * math.sqrt(sum(m.stale for m in timed) / _STALE_WEIGHT)
-    return SpeedErrors(
-        [Timed(m.plan, predictor.step_parts(m.plan), m.step_seconds, doubt if m.stale else 0.0) for m in timed]
-    )
+def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> SpeedErrors | None:
+    if not (timed := [m for m in measurements if m.step_seconds]):
+        return None
+    return SpeedErrors([Timed(m.plan, predictor.step_parts(m.plan), m.step_seconds, m.stale) for m in timed])

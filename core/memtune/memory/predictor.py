@@ -25,8 +25,8 @@ from memtune.memory.formulas.stacks import stack_terms
 from memtune.memory.formulas.states import state_terms
 from memtune.memory.formulas.terms import ALWAYS, Term
 from memtune.memory.prediction import Interval, Prediction
-from memtune.memory.speed import Pace, pace_of
-from memtune.memory.speed_errors import Calibration, SpeedErrors
+from memtune.memory.speed import UNMEASURED, Pace, pace_of
+from memtune.memory.speed_errors import Calibration
 from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
@@ -46,7 +46,7 @@ class Predictor:
         self.workload = workload
         self.shape = shape_of(workload.architecture, workload.adapter)
         self.belief = calibration.belief if calibration else _prior(workload)
-        self.speed = calibration.speed if calibration else SpeedErrors()
+        self.speed = calibration.speed if calibration else None
         self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
         self._paces: dict[tuple[object, ...], Pace] = {}
 
@@ -55,7 +55,7 @@ class Predictor:
         found = peaks(self._ledger(plan), plan.micro_batch)
         parts = self.step_parts(plan)
         plain = sum(parts.values())
-        low, expected, high = self.speed.factor(plan, parts)
+        low, expected, high = self.speed.factor(plan, parts) if self.speed else UNMEASURED
         seconds = Interval(plain * low, plain * expected, plain * high)
         tokens = plan.global_batch(self.workload.world) * self.workload.sequence_length
         return Prediction(

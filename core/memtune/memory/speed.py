@@ -13,6 +13,7 @@ from typing import NamedTuple
 from memtune.gpus.gpu import Gpu
 from memtune.memory.formulas.recipe import attention_of, sharding_ranks
 from memtune.memory.formulas.shape import Shape
+from memtune.memory.prediction import Interval
 from memtune.memory.workload import Workload
 from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plans.optimizer_bytes import bytes_of
@@ -40,6 +41,8 @@ _HIDDEN_SHARE = 0.7
 _HIDDEN_SHARE_GATHERED = 0.5
 # The half-width of the step time's 95% interval.
 TRUST = 0.35
+# By what to multiply a step time before any was measured: an interval that holds published runs.
+UNMEASURED = Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
 # Bytes per second that the CPU's AdamW reads and writes (DeepSpeed CPUAdam, 2101.06840, section 5).
 _HOST_BYTES_PER_SECOND = 50e9
 _NVME_BYTES_PER_SECOND = 5e9

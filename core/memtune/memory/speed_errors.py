@@ -24,7 +24,10 @@ _PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
 _KNOBS = {"precision": 0.15, "sharding": 0.12, "checkpointing": 0.15, "offload": 0.15, "attention": 0.15}
 _OWN = 0.06
 # The common factor is whatever the first measurement says: a GPU may be throttled, or not the one it is taken for.
-_ALL, _ANY = "all plans", 10.0
+# Another version of torch or the driver changes all stale measurements alike, and each of them by itself.
+_ALL, _VERSION = "all plans", "version"
+_WIDTHS = {**_PARTS, _ALL: 10.0, _VERSION: 0.2}
+STALE_SPEED_ERROR = 0.10
 # Probes of one plan repeat to within this.
 _NOISE = 0.03
 _ROUNDS = 3
@@ -35,35 +38,30 @@ _MOST_SURPRISE = 4.0
 class Timed(NamedTuple):
     """A measured step: the plan, its predicted parts in seconds, and the seconds it took.
 
-    ``doubt`` is the half-width of what today's step may differ by.
+    A ``stale`` one is of other versions of torch or the driver.
     """
 
     plan: Plan
     parts: Mapping[str, float]
     seconds: float
-    doubt: float = 0.0
+    stale: bool = False
 
 
 class SpeedErrors:
-    """A belief about the errors of step times. Without measurements, an interval that holds published runs."""
+    """A belief about the errors of step times, of which at least one was measured."""
 
-    def __init__(self, timed: Sequence[Timed] = ()) -> None:
-        self._belief: Belief | None = None
-        self._surprise = 1.0
-        if timed:
-            names = {name for each in timed for name in _reach(each.plan, each.parts, {})}
-            prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
-            self._belief = prior
-            for _ in range(_ROUNDS):
-                self._belief, self._surprise = _learned(prior, self._belief, timed)
+    def __init__(self, timed: Sequence[Timed]) -> None:
+        names = {_VERSION, *(name for each in timed for name in _linear(each.plan, each.parts, {})[1])}
+        prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
+        self._belief, self._surprise = prior, 1.0
+        for _ in range(_ROUNDS):
+            self._belief, self._surprise = _learned(prior, self._belief, timed)
 
     def factor(self, plan: Plan, parts: Mapping[str, float]) -> Interval:
         """By what to multiply a plan's predicted step time, which is the sum of its parts."""
         belief = self._belief
-        if belief is None:
-            return Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
-        reach = _reach(plan, parts, belief.means)
-        expected = math.exp(_moved(plan, parts, belief.means))
+        moved, reach = _linear(plan, parts, belief.means)
+        expected = math.exp(moved)
         new = sum((_width(name) * share) ** 2 for name, share in reach.items() if not belief.knows(name))
         width = math.sqrt(belief.squared({n: s for n, s in reach.items() if belief.knows(n)}) + new) * self._surprise
         most = 1 + min(math.expm1(width), TRUST)
@@ -73,11 +71,14 @@ class SpeedErrors:
 def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Belief, float]:
     """The belief after all measurements, and by which factor they are farther apart than the prior says."""
     belief, surprises = prior, list[float]()
-    for plan, parts, seconds, doubt in timed:
-        reach = _reach(plan, parts, around.means)
-        # Linear around the last round's means.
-        foretold = _moved(plan, parts, around.means) + belief.moved(reach, around)
-        noise = _NOISE**2 + doubt**2
+    for plan, parts, seconds, stale in timed:
+        moved, reach = _linear(plan, parts, around.means)
+        noise = _NOISE**2
+        if stale:
+            moved += around.means.get(_VERSION, 0.0)
+            reach[_VERSION] = 1.0
+            noise += STALE_SPEED_ERROR**2
+        foretold = moved + belief.moved(reach, around)
         off = math.log(seconds / sum(parts.values())) - foretold
         surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))
         belief = belief.updated(reach, off, noise)
@@ -86,18 +87,14 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
     return belief, min(max(scale, 1.0), _MOST_SURPRISE)
 
 
-def _moved(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> float:
-    """The logarithm of a step's time over its predicted one, with errors at their means."""
-    now = sum(seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items())
-    return math.log(now / sum(parts.values())) + sum(means.get(name, 0.0) for name in _names(plan))
-
-
-def _reach(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> dict[str, float]:
-    """By how much each error moves the logarithm of a plan's step time."""
+def _linear(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """The logarithm of a step's time over its predicted one with errors at their means, and how much each moves it."""
+    names = _names(plan)
     now = {name: seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items()}
     total = sum(now.values())
+    moved = math.log(total / sum(parts.values())) + sum(means.get(name, 0.0) for name in names)
     shares = {name: seconds / total for name, seconds in now.items() if seconds and name in _PARTS}
-    return {**shares, **dict.fromkeys(_names(plan), 1.0)}
+    return moved, {**shares, **dict.fromkeys(names, 1.0)}
 
 
 def _names(plan: Plan) -> list[str]:
@@ -105,15 +102,13 @@ def _names(plan: Plan) -> list[str]:
 
 
 def _width(name: str) -> float:
-    if name == _ALL:
-        return _ANY
     knob, is_knob, _ = name.partition(":")
-    return _KNOBS[knob] if is_knob else _PARTS.get(name, _OWN)
+    return _KNOBS[knob] if is_knob else _WIDTHS.get(name, _OWN)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result of calibration: what is known of the errors of memory's components, and of step times."""
+    """The result of calibration: what is known of the errors of memory's components, and of step times if any is."""
 
     belief: Belief
-    speed: SpeedErrors
+    speed: SpeedErrors | None

@@ -6,6 +6,7 @@ Before any measurement the means are 0 and the errors independent. `memtune.memo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 from math import hypot, sqrt
 from types import MappingProxyType
 from typing import NamedTuple
@@ -97,7 +98,9 @@ class Belief:
 
     def squared(self, parts: Mapping[str, float]) -> float:
         """The squared half-width of a sum of components."""
-        return sum(self._covariance(a, b) * x * y for a, x in parts.items() for b, y in parts.items())
+        sizes = sorted(parts.items())
+        mixed = (self.covariance.get((a, b), 0.0) * x * y for (a, x), (b, y) in combinations(sizes, 2))
+        return sum(self._diagonal.get(name, 0.0) * size * size for name, size in sizes) + 2 * sum(mixed)
 
     def updated(self, parts: Mapping[str, float], surprise: float, noise: float) -> Belief:
         """The belief after a sum of components came out `surprise` bytes higher than expected."""
@@ -137,6 +140,10 @@ class Belief:
     def doubted(self, share: float) -> Belief:
         """This belief with a wider interval for every sum."""
         return Belief(self.means, self.covariance, hypot(self.doubt, share), self.job_widths)
+
+    def with_job_widths(self, other: Belief) -> Belief:
+        """This belief with another's widths of a job."""
+        return Belief(self.means, self.covariance, self.doubt, other.job_widths)
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

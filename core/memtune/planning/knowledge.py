@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memtune.memory.calibration import STALE_ERROR, STALE_SPEED_ERROR, Measurement, calibrate
+from memtune.memory.calibration import STALE_ERROR, Measurement, calibrate
 from memtune.memory.prediction import Component, Interval, Prediction
 from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import Calibration
+from memtune.memory.speed_errors import STALE_SPEED_ERROR, Calibration
 from memtune.memory.workload import Workload
 from memtune.planning.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan
@@ -94,16 +94,23 @@ class PlanKnowledge:
         plain, lessons = Predictor(self.workload), (*self.lessons, *self._emulated)
         measurements = [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
         predictor = _calibrated(plain, measurements)
-        # An out-of-memory only says that the plan takes at least what it had plus what it requested.
-        died = [
-            Measurement(lesson.plan, device_bytes=demanded, stale=lesson.stale)
-            for lesson in lessons
-            if lesson.died
-            for demanded in (self._demanded(lesson),)
-            if demanded > (expected := predictor.predict(lesson.plan).device.expected)
-            and demanded < _CREDIBLE * expected
-        ]
-        return _calibrated(plain, [*measurements, *died]) if died else predictor
+        if not (died := [m for lesson in lessons if lesson.died and (m := self._of_dead(lesson, predictor))]):
+            return predictor
+        found = calibrate(self.workload, [*measurements, *died])
+        # Nothing was measured of a job that only ran out of memory.
+        belief = found.belief if measurements else found.belief.with_job_widths(plain.belief)
+        return Predictor(self.workload, Calibration(belief, found.speed))
+
+    def _of_dead(self, lesson: Lesson, predictor: Predictor) -> Measurement | None:
+        """What an out-of-memory says: the plan needs at least what it had plus what it requested.
+
+        By then the allocator had emptied its cache, so the peak is higher by what it would have kept.
+        """
+        demanded, known = self._demanded(lesson), predictor.predict(lesson.plan)
+        if not known.needed.expected < demanded < _CREDIBLE * known.device.expected:
+            return None
+        kept = known.device.expected - known.needed.expected
+        return Measurement(lesson.plan, device_bytes=int(demanded + kept), stale=lesson.stale)
 
     def predictor_for(self, workload: Workload) -> Predictor:
         """The predictor for the workload with other sequences or GPUs, corrected by this one's measurements."""
@@ -163,7 +170,7 @@ class PlanKnowledge:
         if plan in self._before and self._before[plan].died and self.predict(plan).device.lower > self._allowed_bytes:
             return False
         if plan not in self.emulated_bytes:
-            return self.predict(plan).device.expected < self.ceiling_bytes
+            return self.ceiling_bytes == math.inf or self.predict(plan).device.expected < self.ceiling_bytes
         return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.current)
 
     @cached_property

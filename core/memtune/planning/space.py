@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from memtune.memory.host_memory import kept_activation_bytes, offloaded_bytes
-from memtune.memory.prediction import Prediction, PredictsPlans
+from memtune.memory.prediction import Prediction, PredictsPlans, percent
 from memtune.memory.workload import Workload
 from memtune.plans.knobs import (
     FULL,
@@ -267,16 +267,10 @@ def _host_refusals(workload: Workload, predictor: PredictsPlans) -> Callable[[Pl
     return refused
 
 
-# A plan that only fits if the allocator empties its cache counts as this much slower. Chosen: each time, CUDA waits for
-# all kernels and maps the segments anew.
-_FLUSHING = 0.1
-
-
 # Sorting is stable: equals keep the order of the space, without a slow comparison of plans.
 def _quickest(usable_bytes: int, candidate: Candidate | Dropped) -> tuple[float, float]:
     prediction = candidate.prediction
-    slowed = 1 - _FLUSHING * prediction.flushes(usable_bytes)
-    return -slowed * prediction.tokens_per_second.expected, prediction.device.expected
+    return -prediction.speed(usable_bytes), prediction.device.expected
 
 
 def _smallest(candidate: Candidate | Dropped) -> tuple[float, float]:
@@ -291,7 +285,7 @@ def _too_large(prediction: Prediction, usable_bytes: int) -> str:
 
 def _too_close(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
     lower, needed, upper, usable = (amount(size, usable_bytes) for size in (*prediction.needed, usable_bytes))
-    chance = f"a probability of {prediction.fit_probability(usable_bytes, headroom):.0%}: only a probe can tell"
+    chance = f"a probability of {percent(prediction.fit_probability(usable_bytes, headroom))}%: only a probe can tell"
     if prediction.needed.upper > usable_bytes:
         return f"needs {lower} to {upper}, the GPU has {usable}, and it fits with {chance}"
     return f"needs {needed}, of the GPU's {usable} {headroom:.0%} must stay free, and it fits with {chance}"

@@ -102,6 +102,15 @@ def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must
     assert learned.predict(won[False]) == believed.predict(won[False])
 
 
+def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_share() -> None:
+    # By the width of a job of which nothing was measured none of its plans would be sure to fit, whatever ran.
+    resources = {"gpusPerNode": 1, "gpuMemory": "7Gi", "gpuProduct": "h100-80gb"}
+    cluster = probed(make_job(resources=resources), 0.8, length_covered=False)
+    model = model_of(cluster.job, load_status(cluster.status), None)
+    assert model.predict(plan := Plan.parse(last(cluster)["plan"])).shared > 0
+    assert not model.fits(plan)
+
+
 def test_predict_only_starts_no_pod_and_is_complete() -> None:
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}))
     cluster.reconcile()

@@ -25,10 +25,6 @@ def timed(plan: Plan, factor: float) -> Timed:
     return Timed(plan, COMPUTE, factor)
 
 
-def test_without_measurements_all_plans_have_the_interval_of_published_runs() -> None:
-    assert SpeedErrors().factor(PLAIN, COMPUTE) == (1 / (1 + TRUST), 1.0, 1 + TRUST)
-
-
 @given(st.floats(0.2, 5.0))
 def test_the_first_measurement_scales_all_plans(factor: float) -> None:
     errors = SpeedErrors([timed(PLAIN, factor)])

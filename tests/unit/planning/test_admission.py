@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from memtune.controller.downgrade import fastest_accepted
 from memtune.gpus.gpu import find
-from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, share_below
+from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, percent, share_below
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.planning.space import rank
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.space import THROUGHPUT, Space, rank
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, Sharding
 from memtune.plans.plan import Plan
 
 TINY = Architecture("tiny", Kind.DECODER, 64, 2, 4, 4, 16, 256, 1000)
@@ -35,6 +38,13 @@ def test_a_plan_is_admitted_at_exactly_the_probability_that_is_asked_for() -> No
     assert edge.fit_probability(USABLE, 0.06) == pytest.approx(ADMISSION, abs=1e-4)
     assert prediction(0.85, 0.85).fits(USABLE, 0.06)
     assert not prediction(0.86, 0.86).fits(USABLE, 0.06)
+
+
+def test_a_plan_that_is_not_admitted_is_never_said_to_have_the_probability_that_is_asked_for() -> None:
+    close = prediction(0.855, 0.855).fit_probability(USABLE, 0.06)
+    assert 0.945 < close < ADMISSION
+    assert percent(close) == 94
+    assert [percent(each) for each in (0.0, 0.944, ADMISSION, 0.956, 1.0)] == [0, 94, 95, 96, 100]
 
 
 def test_what_is_needed_decides_and_not_the_peak() -> None:
@@ -70,6 +80,22 @@ def test_a_plan_that_has_to_flush_comes_first_only_where_it_is_much_quicker(spee
     assert str(rank(WORKLOAD, Known(), found, 0.06).fitting[0].plan) == first
 
 
+@pytest.mark.parametrize(("speed", "kept"), [(1.09, "full"), (1.2, "none")])
+def test_so_it_is_after_an_out_of_memory(speed: float, kept: str) -> None:
+    roomy, flushing = (Plan.parse(f"bf16-ddp-{kind}-mb1x8") for kind in ("full", "none"))
+    found = {roomy: prediction(0.7, 0.7), flushing: prediction(1.05, 0.8, speed)}
+
+    class Known(PlanKnowledge):
+        def predict(self, plan: Plan) -> Prediction:
+            return found[plan]
+
+    space = Space(shardings=(Sharding.DDP,), micro_batches=(1,), checkpointings=(FULL, NO_CHECKPOINTING))
+    model = Known(WORKLOAD, space, (), 0.06, THROUGHPUT)
+    assert fastest_accepted(model, Plan.parse("bf16-ddp-full-mb2x4"), found.__contains__) == Plan.parse(
+        f"bf16-ddp-{kept}-mb1x8"
+    )
+
+
 def test_what_a_plan_needs_is_never_more_than_its_peak() -> None:
     job = replace(WORKLOAD, architecture=replace(TINY, hidden_size=2048, layers=16, head_dim=512, ffn_size=8192))
     for words in ("ddp-none", "z2-full", "z3-full", "fsdp-none"):
@@ -77,3 +103,35 @@ def test_what_a_plan_needs_is_never_more_than_its_peak() -> None:
             found = Predictor(replace(job, gpus_per_node=8)).predict(Plan.parse(f"bf16-{words}-mb1x1{end}"))
             assert all(least <= peak for least, peak in zip(found.needed, found.device, strict=True))
             assert found.needed.expected > found.allocated.expected
+
+
+LARGE = replace(TINY, hidden_size=4096, layers=32, heads=32, kv_heads=32, head_dim=128, ffn_size=11008)
+SHARDED = Plan.parse("bf16-fsdp-sel-mb8x1")
+
+
+def short_of_memory(*lessons: Lesson) -> PlanKnowledge:
+    """Of a job on a GPU that is smaller than the peak of a sharded plan, and larger than what the plan needs."""
+    job = Workload(LARGE, find("h100-80gb"), global_batch=64, sequence_length=2048, gpus_per_node=8)
+    peak = Predictor(job).predict(SHARDED)
+    usable = int((peak.needed.expected + peak.device.expected) / 2)
+    space = Space(shardings=(Sharding.FSDP, Sharding.ZERO_3))
+    return PlanKnowledge(replace(job, gpu=job.gpu.with_memory(usable)), space, lessons, 0.06, THROUGHPUT)
+
+
+def test_an_out_of_memory_tells_what_a_plan_needs_and_not_its_peak() -> None:
+    # The allocator had emptied its cache before it failed.
+    before = short_of_memory()
+    needed, peak = before.predict(SHARDED).needed.expected, before.predict(SHARDED).device.expected
+    demanded = int(1.01 * before.usable_bytes)
+    assert needed < demanded < peak
+    after = short_of_memory(Lesson(SHARDED, died=True, demanded_bytes=demanded)).predict(SHARDED)
+    assert after.needed.expected == pytest.approx(demanded, rel=0.01)
+    assert after.device.expected > peak
+
+
+def test_an_out_of_memory_alone_makes_no_job_a_measured_one() -> None:
+    died = Lesson(SHARDED, died=True, demanded_bytes=int(1.01 * short_of_memory().usable_bytes))
+    before, after = (each.predict(SHARDED) for each in (short_of_memory(), short_of_memory(died)))
+    assert after.shared == pytest.approx(before.shared, rel=0.2)
+    ran = Lesson(SHARDED.with_micro_batch(1), reserved_bytes=int(20e9), device_bytes=int(21e9))
+    assert short_of_memory(ran, died).predict(SHARDED).shared == 0

@@ -8,7 +8,6 @@ is gathered in compute precision, the root unit is not resharded after its forwa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.outside import OUTSIDE
@@ -171,15 +170,14 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     _nll_loss_and_log_softmax_backward). A fused kernel keeps the logits and one fp32 copy, a compiled loss the logits,
     whoever drops them, and both their gradient. A tanh that bounds logits keeps its output beside them.
     """
-    kept = replace(recipe, drops_outputs=False)
     if recipe.compiles_loss:
-        return _returned_bytes(kept) + recipe.compute_bytes
+        return _returned_bytes(recipe) + recipe.compute_bytes
     if recipe.fused_loss_kernel:
-        return _head_bytes(shape, kept) + recipe.compute_bytes + 4
+        return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
     tensors = 4 / 3 if recipe.tensor_parallel > 1 and not recipe.whole_logits else 1
     width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
     narrowed = 4 - recipe.compute_bytes if recipe.autocasts_loss else 0
-    backward = _head_bytes(shape, recipe) + constants.eager_loss_bytes * tensors * width - narrowed
+    backward = _held_bytes(shape, recipe) + constants.eager_loss_bytes * tensors * width - narrowed
     return max(backward, forward_logit_bytes(shape, recipe))
 
 
@@ -188,21 +186,24 @@ def forward_logit_bytes(shape: Shape, recipe: Recipe) -> float:
 
     The logits with a copy in fp32 that the loss makes itself, another one if it shifts them, and their log-softmax.
     """
-    head = _head_bytes(shape, replace(recipe, drops_outputs=False))
+    head = _head_bytes(shape, recipe)
     log_softmax = 4 if recipe.upcasts_loss else recipe.compute_bytes
     is_wide = recipe.autocasts_loss or recipe.returns_fp32_logits or recipe.compute_bytes == log_softmax
     return head + (0 if is_wide else 4) + log_softmax + (log_softmax if recipe.shifts_logits else 0)
 
 
 def _head_bytes(shape: Shape, recipe: Recipe) -> float:
-    """What the head keeps of each logit: the logit itself, and its tanh."""
+    """What the head makes of each logit: the logit itself, and its tanh."""
     return _returned_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
 
 
+def _held_bytes(shape: Shape, recipe: Recipe) -> float:
+    """What is left of that when the backward pass begins."""
+    return _head_bytes(shape, recipe) - (_returned_bytes(recipe) if recipe.drops_outputs else 0)
+
+
 def _returned_bytes(recipe: Recipe) -> float:
-    """What the caller has of each logit when the backward pass begins: accelerate converts it to fp32."""
-    if recipe.drops_outputs:
-        return 0.0
+    """What the caller has of each logit: accelerate converts it to fp32."""
     return 4.0 if recipe.keeps_fp32_logits or recipe.returns_fp32_logits else float(recipe.compute_bytes)
 
 
@@ -213,7 +214,7 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         each = each / FUSED_LOSS_CHUNKS
     elif recipe.chunked_loss:
         # The logits of all chunks stay in compute precision; only one chunk at a time has more.
-        kept = _head_bytes(shape, recipe)
+        kept = _held_bytes(shape, recipe)
         each = kept + (each - kept) / FUSED_LOSS_CHUNKS
     template, source = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary", "transformers loss_utils.py"
     # Only copies of weights beside it can make the end of the forward pass peak.

@@ -11,7 +11,6 @@ phases other than the peak, most if units of many sizes come and go.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
@@ -75,20 +74,26 @@ NEEDS = {
 
 def packing_class(shape: Shape, recipe: Recipe) -> str:
     """The packing class of a recipe: by what gathers weights or reduces gradients into a partition."""
-    kind = "adapter" if shape.has_adapter and not recipe.expandable_segments else "whole"
-    if recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1:
-        kind = "sharded"
-    elif recipe.gradient_shards > 1:
-        kind = "partitioned"
-    return f"expandable, {kind}" if recipe.expandable_segments else kind
+    kind = _kind(shape, recipe)
+    if not recipe.expandable_segments:
+        return kind
+    return f"expandable, {'whole' if kind == 'adapter' else kind}"
 
 
 def job_class(shape: Shape, recipe: Recipe) -> str:
     """The class of a plan by what published jobs like it were missed by."""
     if recipe.base_bytes < recipe.frozen_bytes:
         return "quantized"
-    kind = packing_class(shape, replace(recipe, expandable_segments=False))
+    kind = _kind(shape, recipe)
     return "sharded" if kind == "partitioned" else kind
+
+
+def _kind(shape: Shape, recipe: Recipe) -> str:
+    if recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1:
+        return "sharded"
+    if recipe.gradient_shards > 1:
+        return "partitioned"
+    return "adapter" if shape.has_adapter else "whole"
 
 
 def replayed(ratio: float) -> Packing:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 PHASES = ("init", "forward", "loss", "backward", "reduce", "first step", "step", "evaluation", "save")
 INIT, FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE = range(len(PHASES))
 ALWAYS = tuple(range(len(PHASES)))
-TRAINING = (FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP)
 AFTER_FIRST_STEP = (FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE)
 STEPPING = (FIRST_STEP, STEP)
 
