@@ -24,23 +24,27 @@ _MOST = 4
 
 
 class Offer(NamedTuple):
-    """What the best plan that is sure to fit is predicted to bring on one product: 0 where none is."""
+    """What a product is predicted to bring: by the best plan that is sure to fit, else by the smallest that may.
+
+    The speed is 0 where no plan fits.
+    """
 
     product: str
+    is_sure: bool
     tokens_per_second: float
     dollars: float | None
 
     @property
-    def place(self) -> tuple[bool, float, float]:
-        """Sort key: the cheapest first; then those without a price, the fastest first."""
-        return self.dollars is None, self.dollars or inf, -self.tokens_per_second
+    def place(self) -> tuple[bool, bool, float, float]:
+        """Sort key: the cheapest that is sure first, then the cheapest that may fit; those without a price last."""
+        return self.dollars is None, not self.is_sure, self.dollars or inf, -self.tokens_per_second
 
     @property
     def words(self) -> str:
         costs = "" if self.dollars is None else f" for {cost.dollars(self.dollars)} a million tokens"
         if not self.tokens_per_second:
-            return f"{self.product}: no plan is sure to fit"
-        return f"{self.product}: {self.tokens_per_second:,.0f} tokens/s{costs}"
+            return f"{self.product}: no plan fits"
+        return f"{self.product}: {self.tokens_per_second:,.0f} tokens/s{costs}{'' if self.is_sure else ', if it fits'}"
 
 
 def compared(context: Context) -> str:
@@ -56,7 +60,7 @@ def compared(context: Context) -> str:
 
 
 def cheapest(context: Context) -> Offer | None:
-    """The product with the cheapest tokens; None where no plan is sure to fit on any that has a price."""
+    """The product with the cheapest tokens; None where no plan fits on any that has a price."""
     able = {product for product, nodes in _products(context).items() if _is_enough(context, nodes)}
     return next((offer for offer in offers(context) if offer.dollars is not None and offer.product in able), None)
 
@@ -74,7 +78,7 @@ def unknown_cost(context: Context) -> str:
     if all(_price(context, offer.product) is None for offer in found):
         advice = "set the operator's gpuHourPrices or resources.gpuHourPrice"
         return f"tuning.objectives has cost, and nothing tells the price of {products}: {advice}"
-    return f"tuning.objectives has cost, and no plan is sure to fit where the price is known: {compared(context)}"
+    return f"tuning.objectives has cost, and no plan fits where the price is known: {compared(context)}"
 
 
 def offers(context: Context) -> list[Offer]:
@@ -108,10 +112,12 @@ def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
     model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
     if not model.is_known or not model.is_gpu_named:
         return None
-    fitting = model.ranking.fitting
-    speed = fitting[0].prediction.tokens_per_second.expected if fitting else 0.0
+    fitting, uncertain = model.ranking.fitting, model.ranking.uncertain
+    smallest = min((each.prediction for each in uncertain), key=lambda found: found.device.expected, default=None)
+    best = fitting[0].prediction if fitting else smallest
+    speed = best.tokens_per_second.expected if best else 0.0
     price = _price(context, product)
-    return Offer(product, speed, cost.per_million_tokens(price, context.world, speed) if price else None)
+    return Offer(product, bool(fitting), speed, cost.per_million_tokens(price, context.world, speed) if price else None)
 
 
 def _price(context: Context, product: str) -> float | None:

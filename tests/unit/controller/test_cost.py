@@ -239,12 +239,24 @@ def test_a_product_whose_nodes_have_too_few_gpus_is_not_chosen() -> None:
     assert decide(job, Observed(nodes=nodes, gpu_hour_prices=prices), 1e9).status.gpu_product == H100
 
 
-def test_where_no_plan_is_sure_to_fit_at_a_known_price_nothing_is_chosen() -> None:
+def test_where_no_plan_fits_at_a_known_price_nothing_is_chosen() -> None:
     training = {"globalBatchSize": 1, "sequenceLength": 1_000_000}
     cluster = by_cost({A100: 1.9}, training=training)
     cluster.reconcile()
     message = condition(cluster, "Stalled")["message"]
-    assert message.startswith("tuning.objectives has cost, and no plan is sure to fit where the price is known: ")
+    assert message.startswith("tuning.objectives has cost, and no plan fits where the price is known: ")
+
+
+def test_a_product_on_which_plans_may_fit_comes_after_one_on_which_a_plan_is_sure_to() -> None:
+    close = {"globalBatchSize": 1, "sequenceLength": 200_000}
+    small, prices = "NVIDIA-A100-SXM4-40GB", {"NVIDIA-A100-SXM4-40GB": 0.1, H100: 9.0}
+    cluster = by_cost(prices, nodes=(Node("a", small), Node("b", H100)), training=close)
+    cluster.reconcile()
+    assert cluster.status["gpuProduct"] == H100
+    alone = by_cost(prices, nodes=(Node("a", small),), training=close)
+    alone.reconcile()
+    assert alone.status["gpuProduct"] == small
+    assert any(f"{small}: " in event and ", if it fits" in event for event in alone.events)
 
 
 def test_one_price_for_all_products_makes_the_fastest_the_cheapest() -> None:
