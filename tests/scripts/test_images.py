@@ -12,14 +12,23 @@ MODEL = {"architecture": {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 
 TRAINING = {"globalBatchSize": 8, "sequenceLength": 256, "attention": "sdpa"}
 
 
-def test_a_loop_of_deepspeeds_takes_its_configuration(tmp_path: Path) -> None:
-    script = PROGRAMS / "images_deepspeed.py"
+def test_a_loop_of_deepspeeds_recovers_in_training_with_the_same_losses(tmp_path: Path) -> None:
     configured = ["--deepspeed", "--deepspeed_config", "$(MEMTUNE_DEEPSPEED_CONFIG)"]
-    command = ["deepspeed", str(script), "--output", f"{CHECKPOINTS}/run", *configured]
-    tuning = {"mode": "Fixed", "plan": "bf16-z1-none-mb4x2-sdpa", "space": {"zeroStages": [1]}}
-    ended = run(job(command, "", "env", model=MODEL, training=TRAINING, tuning=tuning), tmp_path)
-    ended.check_applied()
-    assert ended.samples == 96, "two epochs of 48"
+    saves = ["--output", f"{CHECKPOINTS}/run", "--resume", "$(MEMTUNE_RESUME_FROM)"]
+    command = ["deepspeed", str(PROGRAMS / "images_deepspeed.py"), *saves, *configured]
+    space = {"zeroStages": [1], "checkpointing": ["none"], "backends": ["deepspeed"]}
+    tuning = {"mode": "Fixed", "plan": "bf16-z1-none-mb8x1-sdpa-bk1m", "space": space}
+    body = job(command, "", "env", model=MODEL, training=TRAINING, tuning=tuning)
+    whole = run(body, tmp_path / "whole")
+    body["spec"]["resources"] = shrinking("128Mi", 8, "58%")
+    shrunk = run(body, tmp_path / "shrunk")
+    first, last = shrunk.status["attempts"]
+    assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", 48)
+    for each in (whole, shrunk):
+        each.check_applied()
+        assert each.samples == 96, "two epochs of 48"
+    assert sorted(whole.losses) == list(range(1, 13))
+    assert shrunk.losses == pytest.approx(whole.losses, rel=5e-3)
 
 
 def test_a_loop_of_timms_recovers_in_training_with_the_same_losses(tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ def test_sentence_embeddings_recover_in_training_with_the_same_losses(
     assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
 
 
+def test_sentence_embeddings_recover_from_an_evaluation_that_is_too_large(material: Material, tmp_path: Path) -> None:
+    ended = embeddings(material, tmp_path, "bf16-ddp-none-mb1x8-sdpa", resources=shrinking("64Mi", 3, "72%"))
+    first, last = ended.status["attempts"]
+    assert (first["verdict"], first["outOfMemory"]) == ("device-oom", "evaluation")
+    assert (last["verdict"], last["plan"], last["rung"]) == ("succeeded", first["plan"], "evaluation-batch")
+    assert last["resumedSamples"] == 48
+    ended.check_applied()
+    assert ended.samples == 96
+
+
 def test_a_reranker_that_ddp_would_refuse_has_the_losses_that_it_has_without_memtune(
     material: Material, tmp_path: Path
 ) -> None:

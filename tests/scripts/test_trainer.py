@@ -1,10 +1,11 @@
-"""transformers' Trainer with a metric of its own, in evaluations that could not have smaller batches."""
+"""transformers' Trainer with a metric of its own: its training, and evaluations that could not have smaller batches."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from script_material import Material
+import pytest
+from script_material import HF_CONFIG, Material, save_llama
 from script_runs import CHECKPOINTS, PROGRAMS, job, run, shrinking
 
 
@@ -20,3 +21,21 @@ def test_an_evaluation_recovers_that_collects_too_many_outputs_on_the_gpu(materi
     ended.check_applied()
     assert ended.samples == 32
     assert "'eval_rows': '48'" in ended.printed
+
+
+def test_a_trainer_recovers_in_training_with_the_same_losses(material: Material, tmp_path: Path) -> None:
+    # So wide that a step takes more than the outputs that an evaluation collects.
+    config = {**HF_CONFIG, "intermediate_size": 4096}
+    model = save_llama(tmp_path / "model", config)
+    command = ["python", str(PROGRAMS / "metrics_trainer.py"), str(model), str(material.texts), f"{CHECKPOINTS}/run"]
+    body = job(command, "bf16-ddp-none-mb8x1-sdpa", model={"hfConfig": config})
+    whole = run(body, tmp_path / "whole")
+    body["spec"]["resources"] = shrinking("128Mi", 3, "65%")
+    shrunk = run(body, tmp_path / "shrunk")
+    first, last = shrunk.status["attempts"]
+    assert (first["verdict"], first["phase"], last["verdict"]) == ("device-oom", "forward", "succeeded")
+    assert last["resumedSamples"] == 24
+    for each in (whole, shrunk):
+        each.check_applied()
+        assert each.samples == 32
+    assert shrunk.losses == pytest.approx(whole.losses, rel=5e-3)

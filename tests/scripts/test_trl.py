@@ -12,11 +12,17 @@ from script_runs import CHECKPOINTS, LENGTH, Ended, job, run, shrinking
 OUTPUT = ["--output_dir", f"{CHECKPOINTS}/run", "--report_to", "none", "--logging_steps", "1"]
 PLAN = "bf16-ddp-none-mb8x1-sdpa"
 ROWS = 48
+ADAPTED = {"hfConfig": WIDE_CONFIG, "peft": {"rank": 4, "targets": ["q_proj", "v_proj"]}}
 
 
 def trl(script: str, model: Path, data: Path, *more: str, length: int = LENGTH) -> list[str]:
     places = ["--model_name_or_path", str(model), "--dataset_name", str(data), "--max_length", str(length)]
     return ["trl", script, *places, *OUTPUT, *more]
+
+
+def preferences(script: str, task: str, material: Material, *more: str) -> list[str]:
+    adapters = ("--use_peft", "--lora_task_type", task, "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
+    return trl(script, material.wide, material.pairs, *adapters, *more)
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +92,36 @@ def test_sft_recovers_from_a_save_that_gathers_too_much(tmp_path: Path) -> None:
 def test_adapters_learn_preferences_and_recover_with_the_same_losses(
     script: str, task: str, shrunk: dict[str, Any], material: Material, tmp_path: Path
 ) -> None:
-    adapters = ("--use_peft", "--lora_task_type", task, "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
-    model = {"hfConfig": WIDE_CONFIG, "peft": {"rank": 4, "targets": ["q_proj", "v_proj"]}}
     # So fast that each step has a loss of its own.
     length = ("--save_steps", "1", "--num_train_epochs", "1", "--learning_rate", "0.003")
-    command = trl(script, material.wide, material.pairs, *adapters, *length)
-    whole = run(job(command, PLAN, model=model), tmp_path / "whole")
+    command = preferences(script, task, material, *length)
+    whole = run(job(command, PLAN, model=ADAPTED), tmp_path / "whole")
     whole.check_applied()
     assert whole.samples == whole.reports[-1].checkpoint_samples == ROWS
-    ended = run(job(command, PLAN, model=model, resources=shrunk), tmp_path / "shrunk")
+    ended = run(job(command, PLAN, model=ADAPTED, resources=shrunk), tmp_path / "shrunk")
     first, last = ended.status["attempts"]
     assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", 16)
     ended.check_applied()
     assert ended.samples == ROWS
     assert ended.losses == pytest.approx(whole.losses, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("script", "task", "shrunk"),
+    [("dpo", "CAUSAL_LM", shrinking("128Mi", 3, "60%")), ("reward", "SEQ_CLS", shrinking("64Mi", 3, "72%"))],
+)
+def test_preferences_recover_from_an_evaluation_that_is_too_large(
+    script: str, task: str, shrunk: dict[str, Any], material: Material, tmp_path: Path
+) -> None:
+    evaluates = ("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "16")
+    command = preferences(script, task, material, *evaluates, "--save_steps", "1", "--max_steps", "5")
+    ended = run(job(command, "bf16-ddp-none-mb1x8-sdpa", model=ADAPTED, resources=shrunk), tmp_path)
+    first, last = ended.status["attempts"]
+    assert (first["verdict"], first["outOfMemory"]) == ("device-oom", "evaluation")
+    assert (last["verdict"], last["plan"], last["rung"]) == ("succeeded", first["plan"], "evaluation-batch")
+    assert last["resumedSamples"] > 0
+    ended.check_applied()
+    assert ended.samples == 5 * 8
 
 
 def test_a_mistake_in_the_arguments_is_told(material: Material, tmp_path: Path) -> None:

@@ -169,14 +169,19 @@ def _load(settings: Settings) -> Inherited:
             return inherited(fabric, path, state, *args, **kwargs)
         result = inherited(fabric, lightning.resume_from(settings, path), state, *args, **kwargs)
         if state is not None:
-            _recount(state, manifest.read(settings.resume_from).plan, settings.plan)
+            recount(state, manifest.read(settings.resume_from).plan, settings.plan)
         return result
 
     return load
 
 
-def _recount(state: dict[str, Any], saved: Plan, wanted: Plan) -> None:
-    """Convert the batches that LitGPT's loops count beside their optimizer steps, to skip them in a resume."""
+def recount(state: dict[str, Any], saved: Plan, wanted: Plan) -> None:
+    """Convert the batches that LitGPT's loops count beside their optimizer steps, to skip them in a resume.
+
+    Another script may count something else under these names.
+    """
+    modules = getattr(state.get("model"), "modules", tuple)
     steps = state.get("step_count")
-    if isinstance(steps, int) and state.get("iter_num") == steps * saved.accumulation:
+    is_of_litgpt = any(type(each).__module__.startswith("litgpt.") for each in modules())
+    if is_of_litgpt and isinstance(steps, int) and state.get("iter_num") == steps * saved.accumulation:
         state["iter_num"] = steps * wanted.accumulation
