@@ -81,8 +81,8 @@ def metrics(steps: int) -> tuple[int, str]:
 HEARD = f"{PODS}/{NAME}-train-2-0:9400/proxy/metrics"
 
 
-def until_heard(server: ApiServer, times: int = 2) -> None:
-    """Keep the job running until its ranks were scraped this often."""
+def until_heard(server: ApiServer, times: int = 3) -> None:
+    """Keep the job running until its ranks were scraped this often: by then all answers but the last were read."""
 
     def job() -> tuple[int, str]:
         heard = sum(1 for asked in server.asked if asked == HEARD)
