@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from memtune.planning.cost import dollars
 from memtune.planning.space import Candidate, Dropped
 from memtune.units import Unit, unit_of
-from memtune_cli.commands.plan import smallest
 from memtune_cli.errors import InputError
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
@@ -79,9 +78,9 @@ def _offer(case: PredictionCase) -> Offer:
     if ranking.fitting:
         return Offer(case, Fit.SURE, ranking.fitting[0], "")
     if ranking.uncertain:
-        likeliest = smallest(ranking.uncertain)
+        likeliest = ranking.likeliest
         return Offer(case, Fit.MAYBE, Candidate(likeliest.plan, likeliest.prediction), _reason(likeliest))
-    return Offer(case, Fit.NONE, None, _reason(smallest(ranking.dropped)))
+    return Offer(case, Fit.NONE, None, _reason(ranking.likeliest))
 
 
 def _reason(dropped: Dropped) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from memtune.memory.prediction import Prediction
@@ -64,20 +64,16 @@ def _timeline(arguments: argparse.Namespace, case: PredictionCase, plan: Plan) -
 
 def choose(ranking: Ranking) -> Candidate | Dropped:
     """The best plan that fits, else the one that needs the least memory."""
-    return ranking.fitting[0] if ranking.fitting else smallest(ranking.uncertain or ranking.dropped)
-
-
-def smallest(plans: Iterable[Dropped]) -> Dropped:
-    """The plan that is expected to need the least memory."""
-    return min(plans, key=lambda dropped: dropped.prediction.device.expected)
+    return ranking.fitting[0] if ranking.fitting else ranking.likeliest
 
 
 def _advice(case: PredictionCase, ranking: Ranking) -> list[str]:
     from memtune.memory.predictor import Predictor
     from memtune.planning.advice import advise
 
-    least = smallest(ranking.uncertain or ranking.dropped).plan
-    return advise(case.workload, Predictor, least, case.headroom, case.space, is_fixed=case.fixed is not None)
+    return advise(
+        case.workload, Predictor, ranking.likeliest.plan, case.headroom, case.space, is_fixed=case.fixed is not None
+    )
 
 
 def _document(case: PredictionCase, ranking: Ranking, advice: list[str]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionS
 def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
     """Mode PredictOnly: the best plan that surely fits; else name the likeliest without choosing it."""
     if not model.ranking.fitting:
-        likeliest = min(model.ranking.uncertain, key=lambda each: each.prediction.device.expected)
+        likeliest = model.ranking.likeliest
         context = with_prediction(context, model, Candidate(likeliest.plan, likeliest.prediction))
         text = f"predicted only: no plan is sure to fit; {likeliest.plan} may: it {likeliest.reason}"
         return completed(context.with_condition("Tuned", False, reasons.MAY_FIT, text), reasons.MAY_FIT, text)

@@ -112,12 +112,13 @@ def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
     model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
     if not model.is_known or not model.is_gpu_named:
         return None
-    fitting, uncertain = model.ranking.fitting, model.ranking.uncertain
-    smallest = min((each.prediction for each in uncertain), key=lambda found: found.device.expected, default=None)
-    best = fitting[0].prediction if fitting else smallest
-    speed = best.tokens_per_second.expected if best else 0.0
-    price = _price(context, product)
-    return Offer(product, bool(fitting), speed, cost.per_million_tokens(price, context.world, speed) if price else None)
+    ranking, price, speed = model.ranking, _price(context, product), 0.0
+    if ranking.fitting or ranking.uncertain:
+        best = ranking.fitting[0] if ranking.fitting else ranking.likeliest
+        speed = best.prediction.tokens_per_second.expected
+    return Offer(
+        product, bool(ranking.fitting), speed, cost.per_million_tokens(price, context.world, speed) if price else None
+    )
 
 
 def _price(context: Context, product: str) -> float | None:

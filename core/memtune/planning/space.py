@@ -221,6 +221,11 @@ class Ranking:
     uncertain: tuple[Dropped, ...]
     dropped: tuple[Dropped, ...]
 
+    @property
+    def likeliest(self) -> Dropped:
+        """Of plans where none is sure to fit, the one that is expected to take the least memory."""
+        return min(self.uncertain or self.dropped, key=_smallest)
+
 
 def rank(
     workload: Workload,
