@@ -14,7 +14,8 @@ from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import believed
 from memtune.controller.plan_choice import ranked, winner
-from memtune.controller.records import TRIED, current, ended_as, has_ended, has_measured, is_plan_of, software, stale
+from memtune.controller.records import TRIED, ended_as, has_ended, has_measured, is_plan_of
+from memtune.controller.stale_probes import current, software, stale
 from memtune.controller.verdict import Verdict
 from memtune.memory.calibration import STALE_ERROR
 from memtune.planning.knowledge import PlanKnowledge

@@ -11,7 +11,8 @@ from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunSta
 from memtune.api.workload import gpu_of, own_part, to_space, to_workload
 from memtune.controller.context import Context
 from memtune.controller.observation import Node
-from memtune.controller.records import ended_as, plan_of, stale
+from memtune.controller.records import ended_as, plan_of
+from memtune.controller.stale_probes import stale
 from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict

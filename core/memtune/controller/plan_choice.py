@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from memtune.api.fields import to_ratio
 from memtune.api.job import Job
 from memtune.api.status import MAX_FRONT, RunStatus
-from memtune.controller.records import TRIED, current, ended_as
+from memtune.controller.records import TRIED, ended_as
+from memtune.controller.stale_probes import current
 from memtune.controller.trials import may_be_launched, score, trial_of
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of

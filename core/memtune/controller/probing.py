@@ -21,7 +21,6 @@ from memtune.controller.records import (
     MOST_MISTAKES,
     TRIED,
     counted,
-    current,
     ended_as,
     has_ended,
     mistakes,
@@ -30,6 +29,7 @@ from memtune.controller.records import (
     with_probe,
 )
 from memtune.controller.retry_delay import backoff_of
+from memtune.controller.stale_probes import current
 from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction

@@ -1,9 +1,9 @@
-"""What the status records: read defensively, what its runs mean, how many are kept, and which fields are fixed."""
+"""The runs that the status records, how it is read defensively, and the fields of the spec that it holds fixed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -202,44 +202,9 @@ def to_run(
     )
 
 
-def stale(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
-    """The probes of earlier jobs that ran with another torch or driver than all that this job has made.
-
-    Before it has made any, the newest probe of an earlier job says what it will run with. No record is marked as stale:
-    it follows from the versions, so neither a restart nor an edited status can lose it.
-    """
-    earlier = [probe for probe in probes if probe.measured_by]
-    versions = _with_versions(probe for probe in probes if not probe.measured_by and has_measured(probe))
-    newest = sorted(_with_versions(earlier), key=lambda probe: probe.ended_at or "")[-1:]
-    now = versions or newest
-    return tuple(probe for probe in earlier if now and all(_differ(probe, each) for each in now))
-
-
-def current(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
-    """All probes but the stale ones."""
-    gone = {probe.number for probe in stale(probes)}
-    return tuple(probe for probe in probes if probe.number not in gone)
-
-
 def has_measured(probe: RunStatus) -> bool:
     """Whether a probe says what its plan takes."""
     return ended_as(probe, Verdict.DEVICE_OOM) or (ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None)
-
-
-def software(probe: RunStatus) -> str:
-    """What a probe ran with, in words."""
-    driver = f" and driver {probe.driver}" if probe.driver else ""
-    return f"torch {probe.torch or 'unknown'}{driver}"
-
-
-def _with_versions(probes: Iterable[RunStatus]) -> list[RunStatus]:
-    return [probe for probe in probes if probe.torch or probe.driver]
-
-
-def _differ(one: RunStatus, other: RunStatus) -> bool:
-    """Whether both tell a version, and not the same: one that died without a report tells none."""
-    versions = ((one.torch, other.torch), (one.driver, other.driver))
-    return any(a and b and a != b for a, b in versions)
 
 
 _HASH_CHARACTERS = 12

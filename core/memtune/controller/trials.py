@@ -8,7 +8,8 @@ from dataclasses import replace
 from memtune.api.job import Job
 from memtune.api.status import RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
-from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of, stale
+from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
+from memtune.controller.stale_probes import stale
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import ADMISSION
 from memtune.planning.knowledge import PlanKnowledge

@@ -18,7 +18,7 @@ from memtune.controller import Observed
 from memtune.controller.context import Context
 from memtune.controller.earlier_jobs import without_outdated
 from memtune.controller.job_knowledge import model_of
-from memtune.controller.records import current, stale
+from memtune.controller.stale_probes import current, stale
 from memtune.controller.stored_measurements import MOST_EARLIER, read_probes, to_json
 from memtune.planning.next_probe import most_promising
 from memtune.plans.plan import Plan
