@@ -60,8 +60,8 @@ class Prediction:
     """The memory of one rank under one plan. ``components`` add up to ``device``, at the phase that peaks highest.
 
     ``device`` is the peak if there is memory to spare, ``needed`` the least memory in which the plan runs: before the
-    allocator fails, it returns to the device all cached segments that nothing uses. ``shared`` is the half-width of
-    ``device`` that all plans of a job of which nothing was measured have in common.
+    allocator fails, it returns to the device all cached segments that nothing uses. ``job_width_bytes`` is the
+    half-width of ``device`` that all plans of a job of which nothing was measured have in common.
     """
 
     peak_phase: str
@@ -76,7 +76,7 @@ class Prediction:
     needed: Interval
     step_seconds: Interval
     tokens_per_second: Interval
-    shared: float = 0.0
+    job_width_bytes: float = 0.0
 
     @cached_property
     def phases(self) -> dict[str, Interval]:
@@ -102,7 +102,7 @@ class Prediction:
         A probe of any plan tells what they share, so that it is no reason to prefer one of them.
         """
         peak = self.device
-        own = math.sqrt(max((peak.upper - peak.expected) ** 2 - self.shared**2, 0.0))
+        own = math.sqrt(max((peak.upper - peak.expected) ** 2 - self.job_width_bytes**2, 0.0))
         return peak._replace(upper=peak.expected + own).probability_below(usable_bytes * (1 - headroom))
 
     def flushes(self, usable_bytes: int) -> bool:

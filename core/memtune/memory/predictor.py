@@ -70,7 +70,7 @@ class Predictor:
             needed=found.needed,
             step_seconds=seconds,
             tokens_per_second=Interval(tokens / seconds.upper, tokens / seconds.expected, tokens / seconds.lower),
-            shared=found.shared,
+            job_width_bytes=found.job_width_bytes,
         )
 
     def step_parts(self, plan: Plan) -> dict[str, float]:

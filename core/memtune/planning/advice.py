@@ -78,7 +78,7 @@ class _Advice:
     def without_offload(self) -> list[str]:
         """What to do if the job offloads the plan but may not."""
         predictor = self.predictor_for(self.workload)
-        if not self._fits(self.workload, predictor, self.plan):
+        if not self._is_likely_to_fit(self.workload, predictor, self.plan):
             return self.sentences()
         what = "set tuning.plan to this" if self.is_fixed else "allow none in tuning.space.offload"
         return [self._suggestion(what, self.workload, predictor, self.plan)]
@@ -249,15 +249,17 @@ class _Advice:
         return self.predictor_for(self.workload).predict(self.plan).needed.expected / (1 - self.headroom)
 
     def _helps(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
-        """Whether a plan fits and takes less than the current one, whose prediction may be wrong."""
+        """Whether a plan is likely to fit and takes less than the current one, whose prediction may be wrong."""
         own = self.predictor_for(self.workload).predict(self.plan)
-        return self._fits(workload, predictor, plan) and self._bytes(predictor.predict(plan)) < self._bytes(own)
+        return self._is_likely_to_fit(workload, predictor, plan) and self._bytes(predictor.predict(plan)) < self._bytes(
+            own
+        )
 
     def _bytes(self, prediction: Prediction) -> float:
         return (prediction.phases[self.phase] if self.phase else prediction.device).expected
 
-    def _fits(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
-        # Likely is enough: of a job of which nothing was measured, hardly anything is sure.
+    def _is_likely_to_fit(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
+        # To be sure would be too much to ask: of a job of which nothing was measured, few plans are.
         likely = predictor.predict(plan).needed.expected <= workload.gpu.usable_bytes * (1 - self.headroom)
         return likely and host_refusal(workload, predictor, plan) is None
 

@@ -267,7 +267,7 @@ def _with_device(prediction: Prediction, device: float, error: float) -> Predict
 
     known = _around(device, error)
     # What a run took was enough for it.
-    return replace(prediction, breakdown=parts, device=known, needed=known, shared=0.0)
+    return replace(prediction, breakdown=parts, device=known, needed=known, job_width_bytes=0.0)
 
 
 def _around(value: float, error: float) -> Interval:

@@ -107,7 +107,7 @@ def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_sha
     resources = {"gpusPerNode": 1, "gpuMemory": "7Gi", "gpuProduct": "h100-80gb"}
     cluster = probed(make_job(resources=resources), 0.8, length_covered=False)
     model = model_of(cluster.job, load_status(cluster.status), None)
-    assert model.predict(plan := Plan.parse(last(cluster)["plan"])).shared > 0
+    assert model.predict(plan := Plan.parse(last(cluster)["plan"])).job_width_bytes > 0
     assert not model.fits(plan)
 
 

@@ -170,9 +170,9 @@ def test_what_is_unknown_of_a_job_widens_it_until_a_run_was_measured() -> None:
     plan, other = PLANS[0], PLANS[1]
     apart, before = of_components(WORKLOAD).predict(other), Predictor(WORKLOAD).predict(other)
     assert before.device.upper > apart.device.upper
-    assert before.shared > 0
+    assert before.job_width_bytes > 0
     after = Predictor(WORKLOAD, calibrate(WORKLOAD, [_measured(plan, 1.02)])).predict(other)
-    assert after.shared == 0
+    assert after.job_width_bytes == 0
     assert after.device.width < 1.2
 
 

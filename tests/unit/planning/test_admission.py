@@ -21,12 +21,12 @@ USABLE = WORKLOAD.gpu.usable_bytes
 
 
 def prediction(
-    peak: float, needed: float, speed: float = 1.0, half_width: float = 0.1, shared: float = 0.0
+    peak: float, needed: float, speed: float = 1.0, half_width: float = 0.1, job_width_bytes: float = 0.0
 ) -> Prediction:
     """Of a peak and needed bytes as shares of the GPU."""
     device, least = (Interval(s / (1 + half_width), s, s * (1 + half_width)) for s in (peak * USABLE, needed * USABLE))
     rate = Interval(speed, speed, speed)
-    return Prediction("loss", dict, tuple, device, device, device, device, device, least, rate, rate, shared)
+    return Prediction("loss", dict, tuple, device, device, device, device, device, least, rate, rate, job_width_bytes)
 
 
 def test_the_bound_is_the_quantile_of_the_probability_that_is_asked_for() -> None:
@@ -61,7 +61,7 @@ def test_a_probe_that_flushes_leaves_no_headroom_free() -> None:
 
 def test_what_all_plans_share_is_no_reason_to_probe_one_of_them_first() -> None:
     apart = prediction(0.9, 0.9, half_width=0.1)
-    wide = prediction(0.9, 0.9, half_width=0.5, shared=0.9 * USABLE * (0.5**2 - 0.1**2) ** 0.5)
+    wide = prediction(0.9, 0.9, half_width=0.5, job_width_bytes=0.9 * USABLE * (0.5**2 - 0.1**2) ** 0.5)
     assert wide.fit_probability(USABLE, 0.06) < apart.fit_probability(USABLE, 0.06)
     assert wide.probe_probability(USABLE, 0.06) == pytest.approx(apart.probe_probability(USABLE, 0.06))
 
@@ -132,6 +132,6 @@ def test_an_out_of_memory_tells_what_a_plan_needs_and_not_its_peak() -> None:
 def test_an_out_of_memory_alone_makes_no_job_a_measured_one() -> None:
     died = Lesson(SHARDED, died=True, demanded_bytes=int(1.01 * short_of_memory().usable_bytes))
     before, after = (each.predict(SHARDED) for each in (short_of_memory(), short_of_memory(died)))
-    assert after.shared == pytest.approx(before.shared, rel=0.2)
+    assert after.job_width_bytes == pytest.approx(before.job_width_bytes, rel=0.2)
     ran = Lesson(SHARDED.with_micro_batch(1), reserved_bytes=int(20e9), device_bytes=int(21e9))
-    assert short_of_memory(ran, died).predict(SHARDED).shared == 0
+    assert short_of_memory(ran, died).predict(SHARDED).job_width_bytes == 0

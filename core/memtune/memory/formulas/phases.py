@@ -179,7 +179,7 @@ class Peaks(NamedTuple):
     reserved: Interval
     device: Interval
     needed: Interval
-    shared: float
+    job_width_bytes: float
 
 
 def ledger(
@@ -266,7 +266,7 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
         reserved=held.interval(phase.reserved.root(micro_batch)),
         device=device,
         needed=_needed(sums, index, micro_batch, device),
-        shared=sums.job_width * requested,
+        job_width_bytes=sums.job_width * requested,
     )
 
 
