@@ -50,7 +50,7 @@ class Whole:
             monkeypatch.setenv("SAVES_IN", str(store))
             monkeypatch.setenv("KEPT", "9")
             script = PROGRAMS / _SCRIPTS[self.integration]
-            outcome = watched.run_by(self.worker, script, plan, directory, world, **variables)[0]
+            outcome = watched.Workers(self.worker).run(script, plan, directory, world, **variables)[0]
         assert outcome.exit_code == 0, outcome.output[-5000:]
         found = re.findall(r"^step (\d+) (?:of \d+ )?loss ([\d.]+)", outcome.output, re.MULTILINE)
         return {int(step): float(loss) for step, loss in found}

@@ -7,7 +7,8 @@ import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,100 +34,70 @@ class Outcome(NamedTuple):
     output: str
 
 
-def run(
-    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
-) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
-    return run_by(WORKER, script, plan, directory, world, arguments, **variables)
+@dataclass(frozen=True)
+class Workers:
+    """How ranks are started: by which program, and whether in Pythons that have imported nothing before.
+
+    On a real GPU they always are; on a virtual one they are forked from a Python that has imported libraries.
+    """
+
+    program: Path = WORKER
+    anew: bool = False
+
+    def run(
+        self,
+        script: Path,
+        plan: str,
+        directory: Path,
+        world: int = 1,
+        arguments: Sequence[str] = (),
+        **variables: str,
+    ) -> list[Outcome]:
+        """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+        parsed = Plan.parse(plan)
+        own = [str(ROOT / each) for each in ("core", "runner")]
+        environment = {
+            **os.environ,
+            # Beside our own what the caller's Python has beyond its own directory, such as libraries put aside.
+            "PYTHONPATH": os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "MEMTUNE_PLAN": plan,
+            "MEMTUNE_MICRO_BATCH": str(parsed.micro_batch),
+            "MEMTUNE_ACCUMULATION": str(parsed.accumulation),
+            "MEMTUNE_RUN_KIND": "train",
+            "MEMTUNE_GLOBAL_BATCH": str(parsed.global_batch(world)),
+            "MEMTUNE_SEQUENCE_LENGTH": "32",
+            "MEMTUNE_GPUS_PER_NODE": str(world),
+            "MEMTUNE_DEVICE": "virtual",
+            "MEMTUNE_GPU_MEMORY_BYTES": str(GIB),
+            "MEMTUNE_RANK_DIRECTORY": str(directory),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "OMP_NUM_THREADS": "1",
+            **{f"MEMTUNE_{name}": value for name, value in variables.items()},
+        }
+        ranks = [Rank(number, number, world, world, 0) for number in range(world)]
+        workers = [self._start([str(script), *arguments], environment | rank.variables()) for rank in ranks]
+        try:
+            outputs = [each.communicate(timeout=LIMIT_SECONDS)[0] for each in workers]
+        finally:
+            for each in workers:
+                each.kill()
+        return [
+            Outcome(each.returncode or 0, _report(directory, rank, output), output)
+            for each, rank, output in zip(workers, ranks, outputs, strict=True)
+        ]
+
+    def _start(self, words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[str] | WarmPython:
+        words = [str(self.program), *words]
+        if self.anew or environment["MEMTUNE_DEVICE"] != "virtual":
+            return subprocess.Popen(
+                [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        libraries = (*LIBRARIES, "lightning") if environment.get("MEMTUNE_INTEGRATION") == "lightning" else LIBRARIES
+        return WarmPython(words, environment, libraries)
 
 
-def run_by(
-    worker: Path,
-    script: Path,
-    plan: str,
-    directory: Path,
-    world: int = 1,
-    arguments: Sequence[str] = (),
-    **variables: str,
-) -> list[Outcome]:
-    """Run it by a worker of one's own. On a virtual GPU, its Python has imported libraries before."""
-    start = _start_warm if variables.get("DEVICE", "virtual") == "virtual" else _start_anew
-    return _run(start, worker, script, plan, directory, world, arguments, variables)
-
-
-def run_anew(
-    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
-) -> list[Outcome]:
-    """Run a script in Pythons that have imported nothing before, as on a real GPU."""
-    return run_anew_by(WORKER, script, plan, directory, world, arguments, **variables)
-
-
-def run_anew_by(
-    worker: Path,
-    script: Path,
-    plan: str,
-    directory: Path,
-    world: int = 1,
-    arguments: Sequence[str] = (),
-    **variables: str,
-) -> list[Outcome]:
-    """Run it in such Pythons by a worker of one's own."""
-    return _run(_start_anew, worker, script, plan, directory, world, arguments, variables)
-
-
-def _run(
-    start: Callable[[Sequence[str], dict[str, str]], subprocess.Popen[str] | WarmPython],
-    worker: Path,
-    script: Path,
-    plan: str,
-    directory: Path,
-    world: int,
-    arguments: Sequence[str],
-    variables: dict[str, str],
-) -> list[Outcome]:
-    parsed = Plan.parse(plan)
-    own = [str(ROOT / each) for each in ("core", "runner")]
-    environment = {
-        **os.environ,
-        # Beside our own what the caller's Python has beyond its own directory, such as libraries put aside.
-        "PYTHONPATH": os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "MEMTUNE_PLAN": plan,
-        "MEMTUNE_MICRO_BATCH": str(parsed.micro_batch),
-        "MEMTUNE_ACCUMULATION": str(parsed.accumulation),
-        "MEMTUNE_RUN_KIND": "train",
-        "MEMTUNE_GLOBAL_BATCH": str(parsed.global_batch(world)),
-        "MEMTUNE_SEQUENCE_LENGTH": "32",
-        "MEMTUNE_GPUS_PER_NODE": str(world),
-        "MEMTUNE_DEVICE": "virtual",
-        "MEMTUNE_GPU_MEMORY_BYTES": str(GIB),
-        "MEMTUNE_RANK_DIRECTORY": str(directory),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "OMP_NUM_THREADS": "1",
-        **{f"MEMTUNE_{name}": value for name, value in variables.items()},
-    }
-    ranks = [Rank(number, number, world, world, 0) for number in range(world)]
-    workers = [start([str(worker), str(script), *arguments], environment | rank.variables()) for rank in ranks]
-    try:
-        outputs = [each.communicate(timeout=LIMIT_SECONDS)[0] for each in workers]
-    finally:
-        for each in workers:
-            each.kill()
-    return [
-        Outcome(each.returncode or 0, _report(directory, rank, output), output)
-        for each, rank, output in zip(workers, ranks, outputs, strict=True)
-    ]
-
-
-def _start_anew(words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def _start_warm(words: Sequence[str], environment: dict[str, str]) -> WarmPython:
-    libraries = (*LIBRARIES, "lightning") if environment.get("MEMTUNE_INTEGRATION") == "lightning" else LIBRARIES
-    return WarmPython(words, environment, libraries)
+run, run_anew = Workers().run, Workers(anew=True).run
 
 
 def _report(directory: Path, rank: Rank, output: str) -> Report:

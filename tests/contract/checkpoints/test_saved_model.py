@@ -43,14 +43,14 @@ def test_a_model_saved_under_stage_3_can_be_loaded(kind: str, integration: str, 
 
 def test_a_model_saved_under_fsdp_can_be_loaded(tmp_path: Path) -> None:
     arguments, plan = ("model", str(tmp_path / "saved")), "fp32-fsdp-none-mb2x1"
-    outcomes = watched.run_by(FSDP, SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
+    outcomes = watched.Workers(FSDP).run(SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
     assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
     check(tmp_path / "saved" / "model.safetensors")
 
 
 def test_of_adapters_under_fsdp_only_what_is_trained_is_gathered(tmp_path: Path) -> None:
     arguments, plan = ("lora", str(tmp_path / "saved")), "fp32-fsdp-none-mb2x1"
-    outcomes = watched.run_by(FSDP, SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
+    outcomes = watched.Workers(FSDP).run(SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
     assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
     assert "gathered ['default']" in outcomes[0].output, "the adapter's name, and no layer of the frozen model"
     weights = load_file(tmp_path / "saved" / "adapter_model.safetensors")

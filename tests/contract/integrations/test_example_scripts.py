@@ -148,10 +148,8 @@ def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world:
     ],
 )
 def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
-    worker = PROGRAMS / "fsdp_on_cpu.py"
-    outcomes = watched.run_anew_by(
-        worker, SCRIPTS / f"{script}.py", plan, tmp_path, 1, (), **PROBE, INTEGRATION=integration
-    )
+    fsdp = watched.Workers(PROGRAMS / "fsdp_on_cpu.py", anew=True)
+    outcomes = fsdp.run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, (), **PROBE, INTEGRATION=integration)
     followed(outcomes, plan)
     report = outcomes[0].report
     assert (report.applied.backend, report.applied.checkpointed_blocks) == ("fsdp", 4)
