@@ -13,6 +13,9 @@ _SYMBOL, _DYNAMIC = struct.Struct("<IBBHQQ"), struct.Struct("<QQ")
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 10, 11, 14, 15, 29
 _FUNCTION, _OBJECT = 0x12, 0x11  # global symbols
 _PAGE, _CODE_BYTES = 4096, 16
+_DYNAMIC_SECTION, _SYMBOLS_SECTION = 6, 11
+_FILE_HEADER_BYTES, _SEGMENT_HEADER_BYTES, _SEGMENTS = 64, 56, 4
+_DATA = ("emulated_stub_names", "emulated_stub_calls")
 
 
 class Library(NamedTuple):
@@ -28,10 +31,10 @@ def read(path: Path) -> Library:
     """Read a shared library of this machine's kind."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         symbols: dict[bool, set[str]] = {True: set(), False: set()}
-        for strings, (name, _, _, section, _, _) in _entries(content, 11, _SYMBOL):
+        for strings, (name, _, _, section, _, _) in _entries(content, _SYMBOLS_SECTION, _SYMBOL):
             symbols[section != 0].add(_text(content, strings + name))
         dynamic: dict[int, list[str]] = {_NEEDED: [], _RPATH: [], _RUNPATH: []}
-        for strings, (tag, value) in _entries(content, 6, _DYNAMIC):
+        for strings, (tag, value) in _entries(content, _DYNAMIC_SECTION, _DYNAMIC):
             if tag in dynamic:
                 dynamic[tag].append(_text(content, strings + value))
     paths = [entry for each in dynamic[_RPATH] + dynamic[_RUNPATH] for entry in each.split(":")]
@@ -62,7 +65,7 @@ def stubs(soname: str, needed: str, search_path: str, silent: Sequence[str] = ()
     functions = [*silent, *counted]
     names = b"".join(name.encode("ascii") + b"\0" for name in counted) + b"\0"
     hashes = _hash_table([*functions, *_DATA])
-    symbols_at = 64 + 4 * 56
+    symbols_at = _FILE_HEADER_BYTES + _SEGMENTS * _SEGMENT_HEADER_BYTES
     strings_at = symbols_at + _SYMBOL.size * (len(functions) + len(_DATA) + 1)
     hashes_at = _rounded(strings_at + len(strings), _CODE_BYTES)
     code_at = _rounded(hashes_at + len(hashes), _CODE_BYTES)
@@ -99,9 +102,6 @@ def stubs(soname: str, needed: str, search_path: str, silent: Sequence[str] = ()
     return bytes(content) + dynamic
 
 
-_DATA = ("emulated_stub_names", "emulated_stub_calls")
-
-
 def _joined(texts: Sequence[str]) -> tuple[bytes, list[int]]:
     parts = [text.encode("ascii") + b"\0" for text in texts]
     return b"\0" + b"".join(parts), list(accumulate((len(part) for part in parts[:-1]), initial=1))
@@ -130,9 +130,11 @@ def _hash(name: str) -> int:
 
 def _headers(data_at: int, dynamic_bytes: int, zero_bytes: int) -> bytes:
     """Return the headers of a file that is mapped as it is: to be read and run, and from ``data_at`` to be written."""
+    shared_object, x86_64 = 3, 62
     file = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0
-    )  # a shared object for x86-64
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", shared_object, x86_64, 1, 0, _FILE_HEADER_BYTES, 0, 0,
+        _FILE_HEADER_BYTES, _SEGMENT_HEADER_BYTES, _SEGMENTS, 0, 0, 0,
+    )  # fmt: skip
     load, dynamic, stack, read, write, run = 1, 2, 0x6474E551, 4, 2, 1
 
     def segment(kind: int, flags: int, start: int, size: int, zeros: int = 0) -> bytes:

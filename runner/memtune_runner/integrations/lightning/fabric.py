@@ -121,7 +121,7 @@ def _setup_dataloaders(settings: Settings, length: TrainingLength) -> Inherited:
         if size and settings.plan.accumulation == 1 and length.own_batch is None:
             length.own_batch = size * settings.world
         changed = [
-            _in_micro_batches(each, settings) if asked is trained else _evaluated_less(each, settings)
+            _in_micro_batches(each, settings) if asked is trained else _in_evaluation_batches(each, settings)
             for asked, each in zip(loaders, all_made, strict=True)
         ]
         return changed if len(loaders) > 1 else changed[0]
@@ -134,7 +134,7 @@ def _in_micro_batches(loader: Any, settings: Settings) -> Any:
     return _with(loader, in_micro_batches(loader._dataloader, settings.plan.micro_batch, pad_to))
 
 
-def _evaluated_less(loader: Any, settings: Settings) -> Any:
+def _in_evaluation_batches(loader: Any, settings: Settings) -> Any:
     """Shrink the batches of an ordered loader below those in which an evaluation ran out of memory."""
     size = batch_size_of(loader._dataloader)
     if settings.evaluation_batch is None or size is None or not is_in_order(loader._dataloader):
