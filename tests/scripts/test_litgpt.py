@@ -70,6 +70,6 @@ def test_litgpt_recovers_in_an_evaluation_and_in_training_with_the_same_losses(
 
 
 def test_a_mistake_in_the_arguments_is_told(model: Path, material: Material, tmp_path: Path) -> None:
-    ended = finetune(model, material, tmp_path, "lightning", "--train.micro_batch 4", succeeds=False)
+    ended = finetune(model, material, tmp_path, "lightning", "--train.micro_batches 4", succeeds=False)
     assert ended.status["attempts"][-1]["verdict"] == "user-error"
-    assert "train.micro_batch" in ended.status["message"]
+    assert "train.micro_batches" in ended.status["message"]

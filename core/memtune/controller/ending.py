@@ -86,7 +86,6 @@ def resumed(context: Context) -> Context:
 _LINES = 400
 # The prefix of the runner's own log lines.
 _RUNNER = "memtune: "
-_TWICE = "This was seen twice, so no more GPUs are spent on it"
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
     Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
@@ -95,14 +94,21 @@ _REASONS = {
 }
 
 
-def last_lines(context: Context, records: Sequence[RunStatus], why: str = _TWICE) -> tuple[str, str]:
+def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") -> tuple[str, str]:
     """Reason and message of the last failure: its last log lines, if reported, and why it is not retried."""
-    last = [record for record in records if ended_as(record, *MISTAKES)][-1]
+    *before, last = [record for record in records if ended_as(record, *MISTAKES)]
     tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
     lines = _last_lines(tails[0], last.message) if tails else ""
     tail = f"; its last lines: {lines}" if lines else ""
     reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
-    return reason, f"{ended(last)}{tail}. {why}"
+    return reason, f"{ended(last)}{tail}. {why or _not_retried(before[-1], last)}"
+
+
+def _not_retried(before: RunStatus, last: RunStatus) -> str:
+    # The second mistake can be a consequence of the first, which is then the one to mend.
+    if before.verdict == last.verdict:
+        return "This was seen twice, so no more GPUs are spent on it"
+    return f"Before, {ended(before)}; no more GPUs are spent on it"
 
 
 def _last_lines(log: str, message: str) -> str:

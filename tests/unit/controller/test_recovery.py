@@ -65,6 +65,17 @@ def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
     assert f"; its last lines: Traceback (most recent call last): in read, {'y' * 300}. This was seen twice" in message
 
 
+def test_a_mistake_after_another_one_is_told_with_it() -> None:
+    cluster = launched()
+    die(cluster, Ending.PLAN_NOT_APPLIED, 89, message="applied.microSteps is 2", **SAVED)
+    cluster.reconcile()
+    cluster.start(cluster.runs()[-1])
+    die(cluster, Ending.BAD_INPUT, 88, message="the checkpoint was not loaded")
+    message = condition(cluster, "Failed")["message"]
+    assert "failed: the checkpoint was not loaded. Before, attempt 1 " in message
+    assert message.endswith("did not apply its plan: applied.microSteps is 2; no more GPUs are spent on it")
+
+
 def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too() -> None:
     cluster = launched(make_job(template=template()))
     applied = Applied(micro_batch=4096, micro_steps=1, backend="none", compute_dtype="float32", weight_dtype="float16")
