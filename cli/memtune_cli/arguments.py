@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import memtune
 from memtune.gpus.gpu import GPUS
@@ -47,6 +48,18 @@ _DIRECTORIES = {
 }
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """Refuses options of other commands with its own usage; argparse would show that of `memtune`."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            # An unknown option's value may have taken the place of the job's file, which is then left over.
+            options = [each for each in unknown if each.startswith("-")]
+            self.error(f"unrecognized arguments: {' '.join(options or unknown)}")
+        return parsed, unknown
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser."""
     # Called as a kubectl plugin, the usage line shows `kubectl memtune`.
@@ -58,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"memtune {memtune.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser)
     plan = _file_command(commands, "plan", "rank all plans that the job allows, and show the best")
     _add_format(plan)
     _add_gpu(plan, f"a GPU in place of the job's own, or several to compare, as A,B,C: {', '.join(GPUS)}")
@@ -114,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _trace_command(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     trace = _command(commands, "trace", "trace a model of yours without a GPU, for timeline")
     trace.add_argument(
         "factory",
@@ -139,7 +152,7 @@ def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
 
 
-def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _timeline_command(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     timeline = _command(commands, "timeline", "show the memory of one step of a traced model under a plan")
     trace = timeline.add_argument("trace", metavar="TRACE", help="a file that memtune trace wrote")
     trace.complete = _FILES  # type: ignore[attr-defined]
@@ -152,7 +165,7 @@ def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
     )
 
 
-def _emulate_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _emulate_command(commands: argparse._SubParsersAction[_CommandParser]) -> None:
     emulate = _command(commands, "emulate", "run a training command on an emulated GPU, and show the memory it takes")
     emulate.epilog = _EMULATE_EXIT_CODES
     _add_gpu(emulate, f"the GPU to emulate (default: the job's, or {emulated_job.GPU}): {', '.join(GPUS)}")
@@ -179,7 +192,7 @@ def _emulate_command(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def _job_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+    commands: argparse._SubParsersAction[_CommandParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = _file_command(commands, name, purpose)
     _add_format(command)
@@ -195,7 +208,7 @@ def _add_gpu(command: argparse.ArgumentParser, purpose: str) -> None:
 
 
 def _file_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+    commands: argparse._SubParsersAction[_CommandParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = _command(commands, name, purpose)
     job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
@@ -204,7 +217,7 @@ def _file_command(
 
 
 def _named_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+    commands: argparse._SubParsersAction[_CommandParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = _command(commands, name, purpose)
     command.add_argument("name", metavar="NAME", nargs="?", help=_NAME_HELP)
@@ -227,9 +240,7 @@ def _add_cluster(command: argparse.ArgumentParser) -> None:
     kubeconfig.complete = _FILES  # type: ignore[attr-defined]
 
 
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
-) -> argparse.ArgumentParser:
+def _command(commands: argparse._SubParsersAction[_CommandParser], name: str, purpose: str) -> argparse.ArgumentParser:
     return commands.add_parser(
         name,
         help=purpose,

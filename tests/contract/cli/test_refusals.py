@@ -174,3 +174,11 @@ def test_a_picture_without_matplotlib_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     error = refused(capsys, *command, DENSE, "--plot", "memory.png")
     assert "--plot: matplotlib is not installed; pip install '.[plot]' in MemTune's checkout" in error
+
+
+def test_an_option_of_another_command_is_refused_with_the_usage_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "--plan", "bf16-ddp-none-mb8x1-sdpa", DENSE])
+    error = capsys.readouterr().err
+    assert error.startswith("usage: memtune plan ")
+    assert error.endswith("memtune plan: error: unrecognized arguments: --plan\n")
