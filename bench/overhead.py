@@ -95,7 +95,7 @@ def hook_seconds(directory: Path) -> dict[str, float]:
     model, inputs = nn.Linear(4, 4), torch.ones(2, 4)
     optimizer = torch.optim.SGD(model.parameters())
     model(inputs)
-    watch.busy, watch.looks_for_compute_dtype = True, False
+    watch.busy, watch.applied_plan.looks_for_compute_dtype = True, False
     inner = seconds_per_call(lambda: module(1)) - bare
     watch.busy = False
 

@@ -36,8 +36,8 @@ def bad_input(error: BaseException) -> Failure:
 
 def out_of_memory(watch: Watch) -> Failure | None:
     """The failure of a script that caught an out-of-memory in its training loop and trained no more, else None."""
-    ran_out = watch.out_of_memory
-    if ran_out is None or watch.ran_out_in is None:
+    ran_out = watch.out_of_memories.last
+    if ran_out is None or watch.out_of_memories.unrecovered_in is None:
         return None
     message = (
         "the script caught an out-of-memory and made no optimizer step after it: "
@@ -132,7 +132,7 @@ def _measured(report: Report, watch: Watch) -> Report:
     evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
     measured = replace(
         report,
-        warnings=script_warnings.collected(evaluation, watch.untold_saves),
+        warnings=script_warnings.collected(evaluation, watch.saves.untold),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # The watchdog's thread reports a hang; its current device is GPU 0, and querying it might block.
@@ -144,7 +144,7 @@ def _measured(report: Report, watch: Watch) -> Report:
         driver=driver_version() if watch.settings.device is Device.CUDA else None,
         **_of_probe(watch),
     )
-    ran_out = watch.out_of_memory
+    ran_out = watch.out_of_memories.last
     if report.ending is not Ending.DEVICE_OOM or ran_out is None:
         return measured
     return replace(measured, phase=ran_out.phase, largest=ran_out.largest)
@@ -155,7 +155,8 @@ def _memory(watch: Watch) -> Memory:
     memory = watch.record.memory()
     if watch.statistics is None or memory.peak_reserved_bytes is None:
         return memory
-    failed_bytes = watch.out_of_memory.requested_bytes if watch.out_of_memory else None
+    ran_out = watch.out_of_memories.last
+    failed_bytes = ran_out.requested_bytes if ran_out else None
     largest_bytes = watch.statistics.largest_free_block_bytes()
     return replace(memory, largest_free_block_bytes=largest_bytes, failed_request_bytes=failed_bytes)
 
@@ -169,7 +170,7 @@ def _of_probe(watch: Watch) -> dict[str, Any]:
     return {
         "length_covered": (watch.tally.largest_tokens or 0) >= whole,
         "evaluation_covered": watch.evaluation_covered,
-        "save_covered": watch.save_covered,
+        "save_covered": watch.saves.is_covered,
         "pruned": probe.pruned,
         "measured_steps": probe.measured_steps,
     }

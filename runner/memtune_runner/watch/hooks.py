@@ -109,8 +109,8 @@ def _module_call(watch: Watch) -> Inherited:
         if torch.compiler.is_compiling():
             return inherited(module, *args, **kwargs)
         if watch.busy:
-            if watch.looks_for_compute_dtype:
-                watch.inner_forward_began(module)
+            if watch.applied_plan.looks_for_compute_dtype:
+                watch.applied_plan.inner_forward_began(module)
             return inherited(module, *args, **kwargs)
         if not watch.forward_began(module, args, kwargs):
             return inherited(module, *args, **kwargs)
@@ -129,12 +129,12 @@ def _backward(watch: Watch) -> Inherited:
         if watch.busy:
             return inherited(*args, **kwargs)  # recomputation within a backward pass
         watch.backward_began()
-        watch.pass_began()
+        watch.out_of_memories.pass_began()
         try:
             result = inherited(*args, **kwargs)
         finally:
             watch.busy = False
-        watch.pass_ended()
+        watch.out_of_memories.pass_ended()
         return result
 
     return backward
@@ -149,12 +149,12 @@ def _grad(watch: Watch) -> Inherited:
         if _are_weights(inputs) and not _creates_graph(args, kwargs):
             watch.gradients_asked_for()
         watch.busy = True
-        watch.pass_began()
+        watch.out_of_memories.pass_began()
         try:
             result = inherited(outputs, inputs, *args, **kwargs)
         finally:
             watch.busy = False
-        watch.pass_ended()
+        watch.out_of_memories.pass_ended()
         return result
 
     return grad

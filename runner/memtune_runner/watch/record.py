@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from memtune.wire.report import Memory, Phase, ReportedComponent
+from memtune.wire.report import Memory
 from memtune_runner.rank.memory_reading import Reading
-
-
-@dataclass(frozen=True)
-class OutOfMemory:
-    """The memory at the moment a request failed, before anything was freed."""
-
-    phase: Phase
-    requested_bytes: int
-    largest: tuple[ReportedComponent, ...]
 
 
 class MemoryRecord:

@@ -7,51 +7,34 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from memtune.wire.report import Applied, Device, Phase, ReportedComponent
-from memtune_runner import checkpoints
+from memtune.wire.report import Applied, Device, Phase
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import Statistics, is_full
-from memtune_runner.rank import bad_input, library_step, phases, script_warnings
+from memtune_runner.rank import bad_input, library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.probe import Probe
 from memtune_runner.rank.settings import Settings
-from memtune_runner.watch.components import largest_components
-from memtune_runner.watch.engines import (
-    DetectedEngine,
-    compute_dtype,
-    describe,
-    fsdp_sharding,
-    is_one_fsdp_unit,
-    learns,
-    main_dtype,
-)
+from memtune_runner.watch.applied_plan import AppliedPlan
+from memtune_runner.watch.engines import learns
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
-from memtune_runner.watch.oom_details import top_sites, write_companion
+from memtune_runner.watch.out_of_memory import OutOfMemories
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
-from memtune_runner.watch.record import MemoryRecord, OutOfMemory
+from memtune_runner.watch.record import MemoryRecord
+from memtune_runner.watch.saves import Saves
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
 
 # Reading the allocator's counters takes 0.1 ms, and writing them as much again.
 READING_PERIOD_SECONDS = 1.0
-# How a script saves a checkpoint that is resumed from.
-_SAVES = {
-    "env": "call memtune_runner.checkpoint_saved after each save",
-    "hf-trainer": "let the Trainer save below $MEMTUNE_CHECKPOINT_PATH",
-    "accelerate": "call accelerator.save_state below $MEMTUNE_CHECKPOINT_PATH",
-    "lightning": "save whole checkpoints by a ModelCheckpoint, or a state with its optimizer by fabric.save",
-    "sdk": "call engine.save",
-}
 
 
 class Watch:
@@ -77,27 +60,18 @@ class Watch:
         self.training_loop = TrainingLoop()
         self.busy = False
         self.evaluates = False
-        self.looks_for_compute_dtype = True
-        self.out_of_memory: OutOfMemory | None = None
-        self.ran_out_in: Phase | None = None  # within the training loop, and no step was made since
-        self._ran_out_before: Phase | None = None  # this pass
-        self.save_covered = self.evaluation_covered = False
+        self.applied_plan = AppliedPlan(settings, self.tally)
+        self.out_of_memories = OutOfMemories(settings, rank)
+        self.saves = Saves(settings)
+        self.evaluation_covered = False
         self._plan_check = PlanCheck(settings)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
-        self._engine: DetectedEngine | None = None
-        self._sharding: str | None = None
-        self._compute_dtype: str | None = None
-        self._gradient_dtype: str | None = None
-        self._model: weakref.ref[torch.nn.Module] | None = None  # weak, so that the script can delete the model
         self._engine_depth = 0
         self._numbers = itertools.count()
         self._optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         self._optimizer_began: float | None = None
         self._disturbed = False
         self._awaits_gradients = False
-        self._saves = 0
-        self._saves_before: int | None = None  # the first step
-        self._trains_after_save = False
         self._last_reading = float("-inf")
 
     def attach(self, statistics: Statistics) -> None:
@@ -122,7 +96,7 @@ class Watch:
         self.note_saves()
         size = batch_size(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
-        self.pass_began()
+        self.out_of_memories.pass_began()
         if not trains:
             self._evaluation_peak.forward_begins()
             self._evaluation_began()
@@ -139,39 +113,21 @@ class Watch:
         self.busy = True
         return True
 
-    def inner_forward_began(self, module: torch.nn.Module) -> None:
-        """Handle an inner module call; the first matrix product determines the compute dtype."""
-        found = compute_dtype(module)
-        if found is not None:
-            self._compute_dtype = found
-            self.looks_for_compute_dtype = False
-
     def forward_left(self) -> None:
         """Handle the return from the model, with or without an output."""
         self.busy = self.evaluates = False
 
     def forward_ended(self) -> None:
         """Handle the model's output; computing the loss still belongs to the forward phase."""
-        self.pass_ended()
+        self.out_of_memories.pass_ended()
         if phases.current() is Phase.FORWARD:
             self.tally.forward_ended()
-            self._see_sharding()
+            self.applied_plan.forward_ended()
         elif phases.current() is Phase.EVALUATION:
-            if self.ran_out_in is Phase.EVALUATION:
-                self._note_recovery()  # with a smaller batch, or the next one
+            if self.out_of_memories.unrecovered_in is Phase.EVALUATION:
+                self.out_of_memories.script_went_on()  # with a smaller batch, or the next one
             self.evaluation_covered |= self.counter.steps > 0
             self._evaluation_peak.forward_ended(self.tally)
-
-    def pass_began(self) -> None:
-        """Handle the start of a forward or backward pass."""
-        self._ran_out_before = self.ran_out_in
-
-    def pass_ended(self) -> None:
-        """Handle the end of a pass without an error: whoever ran out of memory within it found another way.
-
-        cuDNN, for instance, tries algorithms with smaller workspaces.
-        """
-        self.ran_out_in = self._ran_out_before
 
     def block_checkpointed(self) -> None:
         """Count a block under activation checkpointing, except when the backward pass recomputes it."""
@@ -198,7 +154,7 @@ class Watch:
             return
         self._check_resumed()
         phases.enter(Phase.BACKWARD)
-        if self._awaits_gradients or self._model is None:  # without a module, no hook sees a forward pass
+        if self._awaits_gradients or not self.applied_plan.has_model:  # without a module, no hook sees a forward pass
             self.counter.backward_began()
             self.tally.gradients_asked_for()
         self._awaits_gradients = False
@@ -208,9 +164,7 @@ class Watch:
         if not self.tally.micro_steps_now:
             return
         phases.enter(Phase.OPTIMIZER_STEP)
-        if self._gradient_dtype is None:
-            gradients = (each.grad for group in optimizer.param_groups for each in group["params"])
-            self._gradient_dtype = main_dtype(each for each in gradients if each is not None)
+        self.applied_plan.optimizer_began(optimizer)
         if not self._engine_depth:
             self._optimizer_began = self._time_in_order()
 
@@ -237,11 +191,7 @@ class Watch:
 
     def note_saves(self) -> None:
         """Note whether anything was saved since the last call."""
-        saves = phases.times_ended(Phase.SAVE)
-        if saves > self._saves:
-            self._disturbed = True
-            self.save_covered |= self.counter.steps > 0
-        self._saves = saves
+        self._disturbed |= self.saves.are_new(self.counter.steps)
 
     def read(self) -> Reading | None:
         """Read the counters now; the report keeps the peaks."""
@@ -252,46 +202,12 @@ class Watch:
 
     def applied(self) -> Applied:
         """Return what forward passes, backward passes and the optimizer have shown of the plan so far."""
-        engine, tally = self._engine, self.tally
-        return Applied(
-            micro_batch=tally.micro_batch,
-            micro_steps=tally.micro_steps,
-            samples_per_step=tally.samples_per_step,
-            largest_tokens=tally.largest_tokens,
-            backend=engine.backend if engine else None,
-            zero_stage=engine.zero_stage if engine else None,
-            sharding=self._sharding,
-            weight_dtype=engine.weight_dtype if engine else None,
-            gradient_dtype=(engine.gradient_dtype if engine else None) or self._gradient_dtype,
-            compute_dtype=self._compute_dtype,
-            # Compiled code calls no hooks, so its checkpointed blocks are unknown.
-            checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
-            evaluation_batch=tally.evaluation_batch,
-            expandable_segments=self._expandable_segments(),
-        )
-
-    def _expandable_segments(self) -> bool | None:
-        """Whether there are any, under a plan that wants them: to find out costs more than a reading."""
-        is_asked = self.statistics is not None and self.settings.plan.expandable_segments
-        return self.statistics.has_expandable_segments() if self.statistics and is_asked else None
+        return self.applied_plan.shown(self.statistics)
 
     @property
     def evaluation_warning(self) -> str:
         """The warning that a probe peaked in its evaluation; else empty."""
         return self._evaluation_peak.warning
-
-    @property
-    def untold_saves(self) -> str:
-        """That a relaunch finds nothing of what the script saved before it trained on; empty where it does."""
-        settings = self.settings
-        if settings.is_probe or settings.checkpoint_path is None or not self._trains_after_save:
-            return ""
-        if checkpoints.last_completed() is not None:
-            return ""
-        return (
-            "the script has saved, but no checkpoint that a relaunch goes on from, so it would begin at "
-            f"{settings.resume_samples} samples again: {_SAVES[settings.integration]}"
-        )
 
     def device_is_full(self) -> bool:
         """Whether a library may have found no room for its handle."""
@@ -308,19 +224,7 @@ class Watch:
             self.hang.note_progress(now)
         self.pace.training_began(now)
         self._awaits_gradients = True
-        if self._model is None or module is not self._model():
-            self._model, self._engine = weakref.ref(module), describe(module)
-
-    def _see_sharding(self) -> None:
-        model = self._model() if self._model is not None else None
-        if model is not None and self._engine is not None and self._engine.backend == "fsdp" and not self._sharding:
-            self._sharding = fsdp_sharding(model)
-            if self._sharding is None and is_one_fsdp_unit(model):
-                script_warnings.warn(
-                    "the script gives FSDP the model as one unit, so that each forward pass gathers all weights: "
-                    "call fully_shard on each block before the model",
-                    once="one unit",
-                )
+        self.applied_plan.training_began(module)
 
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)
@@ -342,10 +246,8 @@ class Watch:
             self.tally.stepped_on_same_gradients(self._number_of(optimizer))
             return
         now = time.monotonic()
-        self._note_recovery()
-        if self._saves_before is None:
-            self._saves_before = phases.times_ended(Phase.SAVE)
-        self._trains_after_save |= phases.times_ended(Phase.SAVE) > self._saves_before
+        self.out_of_memories.script_went_on()
+        self.saves.stepped()
         self.training_loop.stepped()
         self.note_saves()
         self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
@@ -374,19 +276,6 @@ class Watch:
             self._optimizers[optimizer] = next(self._numbers)
         return self._optimizers[optimizer] if optimizer is not None else None
 
-    def _note_recovery(self) -> None:
-        phase = self.ran_out_in
-        if phase is None:
-            return
-        is_beside = phase in (Phase.EVALUATION, Phase.SAVE)
-        if self.probe is not None and not is_beside:
-            return  # the plan does not fit, even if the script goes on with smaller batches
-        self.ran_out_in = self._ran_out_before = None
-        lost = f"its {phase} is not complete" if is_beside else "the samples of that batch may not have been trained"
-        script_warnings.warn(
-            f"the script caught an out-of-memory in phase {phase} and went on: {lost}", once=f"caught in {phase}"
-        )
-
     def _step_measured(self, probe: Probe) -> None:
         """Report the last step to the probe, which may end early because of it."""
         self.read()
@@ -413,19 +302,7 @@ class Watch:
         reading = self.read()
         if reading is not None and self.when_ran_out is not None:
             self.when_ran_out(reading)
-        allocated_bytes = reading.allocated_bytes if reading else 0
-        largest = largest_components(allocated_bytes, self.statistics.device_type)
-        is_first = self.out_of_memory is None
-        if self._is_in_loop():
-            self.ran_out_in = phases.current()
-        self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
-        path = self.settings.report_path
-        if path is not None and is_first:  # a script may retry with a smaller batch and fail again and again
-            self._write_companion(self.statistics, path.parent, largest)
-
-    def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[ReportedComponent, ...]) -> None:
-        snapshot = statistics.dump(directory / f"memory-rank-{self.rank}.pickle")
-        write_companion(directory, self.rank, largest, top_sites(snapshot))
+        self.out_of_memories.happened(requested_bytes, reading, self.statistics, self._is_in_loop())
 
 
 def _world() -> int:
