@@ -1,6 +1,6 @@
 """One rank of the engine's contract suite: trains a small decoder under one plan after another.
 
-``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes the result of each task to
+``python engine_ranks.py DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes the result of each task to
 DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there), ``PLAN from DIR``
 (resume from there to the end) or ``PLAN from DIR to DIR`` (train half of the rest, and save it again).
 """
