@@ -18,13 +18,13 @@ import pytest
 import torch
 from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
 from own_process import apart
-from warm_pythons import WarmPython
+from warm_pythons import DEEPSPEED_LATER, WarmPython
 
 from memtune.wire.report import Device
 
 TIMEOUT_SECONDS = 540
 _PROGRAM = Path(__file__).with_name("engine_ranks.py")
-_LIBRARIES = ("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "deepspeed")
+ENGINE_LIBRARIES = ("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "deepspeed", *DEEPSPEED_LATER)
 
 
 class Curve(NamedTuple):
@@ -99,7 +99,7 @@ def _started(
     words = [str(_PROGRAM), str(place), str(rank), str(world), str(device), *tasks]
     log = (place / f"rank-{rank}.log").open("w+b")
     if device is Device.VIRTUAL:
-        return WarmPython(words, variables, _LIBRARIES, log)
+        return WarmPython(words, variables, ENGINE_LIBRARIES, log)
     with log:
         return subprocess.Popen([sys.executable, *words], env=variables, stdout=log, stderr=subprocess.STDOUT)
 

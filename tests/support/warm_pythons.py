@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import IO
 
 _PROGRAM = Path(__file__).parent / "programs" / "warm_python.py"
+MESSAGE_BYTES = 1 << 18
+# What DeepSpeed imports as it begins to train.
+DEEPSPEED_LATER = ("deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.ops.op_builder.all_ops")
 LIBRARIES = (
     "torch",
     "transformers.trainer",
@@ -28,6 +31,7 @@ LIBRARIES = (
     "peft",
     "accelerate",
     "deepspeed",
+    *DEEPSPEED_LATER,
 )
 # What Python, its loader and libraries read as they are imported, by the beginnings of the names.
 _READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "DS_")
@@ -51,7 +55,8 @@ class WarmPython:
         read = tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
         with telling:
             message = [json.dumps(request).encode()]
-            socket.send_fds(_parent(libraries, read), message, [self._output.fileno(), telling.fileno()])
+            written = self._output.fileno()
+            socket.send_fds(parent(libraries, read), message, [written, written, telling.fileno()])
         self.pid = int(self._told.recv(64))
 
     def wait(self, timeout: float) -> int:
@@ -81,8 +86,9 @@ class WarmPython:
 
 
 @cache
-def _parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
-    """Start the process that forks those with these libraries; it ends with this one."""
+def parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
+    """Start the process that forks those with these libraries, and return the socket for requests; it ends with this
+    one."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     others = {name: each for name, each in os.environ.items() if not name.startswith(_READ_AT_IMPORT)}
     with theirs:
@@ -90,6 +96,7 @@ def _parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]
             [sys.executable, str(_PROGRAM), str(theirs.fileno()), *libraries],
             # Chosen by the runner before DeepSpeed is imported, which guesses otherwise.
             env={**others, "DS_ACCELERATOR": "cpu", **dict(environment)},
+            stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
 
