@@ -31,7 +31,7 @@ from memtune_runner.engine import Engine, Step, initialize
 from memtune_runner.rank.settings import Settings
 
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
-VOCABULARY, LENGTH, LAYERS = 64, 8, 4
+VOCABULARY, LENGTH, LAYERS = 64, 8, 2
 STEPS = int(os.environ.get("TRAINED_STEPS", "20"))
 GLOBAL_BATCH, LR, MAX_NORM = 8, 3e-3, 1.0
 SHORT_BATCH = 5  # every fifth batch; one of four ranks then has no rows
