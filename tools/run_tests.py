@@ -79,7 +79,9 @@ def run(stage: Stage, with_slow: bool, output: IO[str] = sys.stdout) -> Outcome:
     told.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5", f"--junit-xml={told}"]
     if stage.distribution:
-        command += ["-p", "xdist", f"--numprocesses={WORKERS}", f"--dist={stage.distribution}"]
+        # In the order of collection, which begins with the long tests, and not with the files that have the most.
+        order = "--no-loadscope-reorder"
+        command += ["-p", "xdist", f"--numprocesses={WORKERS}", f"--dist={stage.distribution}", order]
     if not with_slow:
         command += ["-m", "not slow"]
     # Each worker has a processor; two threads of torch on each would wait for one another.

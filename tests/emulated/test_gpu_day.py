@@ -51,6 +51,7 @@ def _parts(file: Path) -> list[dict[str, Any]]:
     return parts
 
 
+@pytest.mark.long
 def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     prepared, results, into = (tmp_path / each for each in ("prepared", "results", "into"))

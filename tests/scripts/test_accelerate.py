@@ -48,7 +48,8 @@ def test_accelerates_own_scripts_are_trained_as_planned(
 @pytest.fixture(scope="module")
 def undisturbed(material: Material, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     command = causal_lm(material, *LIMITED)
-    return run(job(command, PLAN, "accelerate", training=BLOCKS), tmp_path_factory.mktemp("undisturbed"))
+    body = job(command, PLAN, "accelerate", training=BLOCKS)
+    return run(body, tmp_path_factory.mktemp("undisturbed"), anew=True)
 
 
 def test_a_loop_keeps_its_own_schedule(undisturbed: Ended) -> None:

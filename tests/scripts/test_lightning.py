@@ -18,7 +18,7 @@ def digits(*more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return run(job(digits(), PLAN, "lightning", model=MODEL), tmp_path_factory.mktemp("undisturbed"))
+    return run(job(digits(), PLAN, "lightning", model=MODEL), tmp_path_factory.mktemp("undisturbed"), anew=True)
 
 
 def test_a_trainer_trains_as_planned(undisturbed: Ended) -> None:

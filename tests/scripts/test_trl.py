@@ -28,7 +28,7 @@ def preferences(script: str, task: str, material: Material, *more: str) -> list[
 @pytest.fixture(scope="module")
 def undisturbed(material: Material, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     command = trl("sft", material.llama, material.texts, "--num_train_epochs", "2")
-    return run(job(command, PLAN), tmp_path_factory.mktemp("undisturbed"))
+    return run(job(command, PLAN), tmp_path_factory.mktemp("undisturbed"), anew=True)
 
 
 def test_sft_is_trained_as_planned(undisturbed: Ended) -> None:

@@ -1,6 +1,6 @@
 """One rank of the engine's contract suite: trains a small decoder under one plan after another.
 
-``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes the result of each task to
+``python engine_ranks.py DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes the result of each task to
 DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there), ``PLAN from DIR``
 (resume from there to the end) or ``PLAN from DIR to DIR`` (train half of the rest, and save it again).
 """
@@ -31,7 +31,7 @@ from memtune_runner.engine import Engine, Step, initialize
 from memtune_runner.rank.settings import Settings
 
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
-VOCABULARY, LENGTH, LAYERS = 64, 8, 4
+VOCABULARY, LENGTH, LAYERS = 64, 8, 2
 STEPS = int(os.environ.get("TRAINED_STEPS", "20"))
 GLOBAL_BATCH, LR, MAX_NORM = 8, 3e-3, 1.0
 SHORT_BATCH = 5  # every fifth batch; one of four ranks then has no rows

@@ -18,10 +18,13 @@ import pytest
 import torch
 from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
 from own_process import apart
+from warm_pythons import DEEPSPEED_LATER, WarmPython
 
 from memtune.wire.report import Device
 
 TIMEOUT_SECONDS = 540
+_PROGRAM = Path(__file__).with_name("engine_ranks.py")
+ENGINE_LIBRARIES = ("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "deepspeed", *DEEPSPEED_LATER)
 
 
 class Curve(NamedTuple):
@@ -75,28 +78,30 @@ def trained_by_ranks(
         "DS_LOG_LEVEL": "error",
         **told,
     }
-    logs = [(place / f"rank-{rank}.log").open("w") for rank in range(world)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "engine_ranks", str(place), str(rank), str(world), str(device), *tasks],
-            env=variables,
-            stdout=logs[rank],
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(world)
-    ]
+    ranks = [_started(place, rank, world, device, tasks, variables) for rank in range(world)]
     try:
         for each in ranks:
             each.wait(TIMEOUT_SECONDS)
     finally:
-        for each, log in zip(ranks, logs, strict=True):
+        for each in ranks:
             each.kill()
-            each.wait()
-            log.close()
+            each.wait(TIMEOUT_SECONDS)
     found = place / "results.json"
     assert found.exists(), f"no rank got anywhere:\n{(place / 'rank-0.log').read_text()[-4000:]}"
     done: dict[str, Any] = json.loads(found.read_text())
     return done
+
+
+def _started(
+    place: Path, rank: int, world: int, device: Device, tasks: list[str], variables: dict[str, str]
+) -> subprocess.Popen[bytes] | WarmPython:
+    """Start a rank: on a virtual GPU forked from a Python that has imported the libraries."""
+    words = [str(_PROGRAM), str(place), str(rank), str(world), str(device), *tasks]
+    log = (place / f"rank-{rank}.log").open("w+b")
+    if device is Device.VIRTUAL:
+        return WarmPython(words, variables, ENGINE_LIBRARIES, log)
+    with log:
+        return subprocess.Popen([sys.executable, *words], env=variables, stdout=log, stderr=subprocess.STDOUT)
 
 
 def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from script_material import HF_CONFIG
+from warm_environment import LIBRARIES, warm_environment
 
 from memtune.api import API_VERSION, KIND
 from memtune.plans.plan import Plan
@@ -25,6 +26,8 @@ PACKAGES = ROOT / ".venv" / "scripts"
 # A separate one again: torchtune needs a torchao that other libraries reject as too old.
 TORCHTUNE = ROOT / ".venv" / "torchtune"
 PROGRAMS = ROOT / "tests" / "scripts" / "programs"
+_OWN_PROGRAMS = Path(sys.executable).parent
+_LIBRARIES = (*LIBRARIES, "datasets")
 GLOBAL_BATCH = 8
 LENGTH = 64
 # The loss of each optimizer step as our loops, LitGPT and torchtune write it; the last line of a repeated step counts.
@@ -87,17 +90,22 @@ def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
 
 def python(script: Path, *arguments: object, packages: Path = PACKAGES) -> None:
     """Run a script with the programs' packages."""
-    subprocess.run([sys.executable, str(script), *map(str, arguments)], env=_environment(packages), check=True)
+    subprocess.run(
+        [sys.executable, str(script), *map(str, arguments)], env=_environment(packages, _OWN_PROGRAMS), check=True
+    )
 
 
-def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: Path = PACKAGES) -> Ended:
-    """Run a job to its end, and return how it ended."""
+def run(
+    body: dict[str, Any], directory: Path, succeeds: bool = True, packages: Path = PACKAGES, anew: bool = False
+) -> Ended:
+    """Run a job to its end, and return how it ended; unless ``anew``, its ranks are forked after their imports."""
     directory.mkdir(parents=True, exist_ok=True)
     file, state = directory / "job.yaml", directory / "state"
     file.write_text(yaml.safe_dump(body))
+    programs = _OWN_PROGRAMS if anew or packages != PACKAGES else warm_environment(_LIBRARIES, (PACKAGES,)) / "bin"
     done = subprocess.run(
-        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
-        env=_environment(packages),
+        [str(programs / "python"), "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
+        env=_environment(packages, programs),
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -115,13 +123,12 @@ def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: 
     return Ended(status, reports, losses, done.stdout, "".join(logs), body["spec"]["training"]["globalBatchSize"])
 
 
-def _environment(packages: Path) -> dict[str, str]:
+def _environment(packages: Path, programs: Path) -> dict[str, str]:
     directories = dict.fromkeys((str(packages), str(PACKAGES)))
+    places = (programs, packages / "bin", PACKAGES / "bin", _OWN_PROGRAMS)
     return {
         **os.environ,
-        "PATH": os.pathsep.join(
-            [str(packages / "bin"), str(PACKAGES / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-        ),
+        "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([*sys.path, *directories]),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",

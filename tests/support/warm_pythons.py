@@ -17,8 +17,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 _PROGRAM = Path(__file__).parent / "programs" / "warm_python.py"
+MESSAGE_BYTES = 1 << 18
+# What DeepSpeed imports as it begins to train.
+DEEPSPEED_LATER = ("deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.ops.op_builder.all_ops")
 LIBRARIES = (
     "torch",
     "transformers.trainer",
@@ -27,32 +31,47 @@ LIBRARIES = (
     "peft",
     "accelerate",
     "deepspeed",
+    *DEEPSPEED_LATER,
 )
 # What Python, its loader and libraries read as they are imported, by the beginnings of the names.
-_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "DS_")
+_READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "DS_")
 
 
 class WarmPython:
-    """Like the `subprocess.Popen` of `python WORDS...` with one text of what it writes."""
+    """Like the `subprocess.Popen` of `python WORDS...` with one text of what it writes, in a file of its own or a given
+    one."""
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], libraries: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        libraries: tuple[str, ...],
+        output: IO[bytes] | None = None,
+    ) -> None:
         self.returncode: int | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
+        self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
         self._told, telling = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = {"words": list(words), "environment": dict(environment), "directory": str(Path.cwd())}
         read = tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
         with telling:
             message = [json.dumps(request).encode()]
-            socket.send_fds(_parent(libraries, read), message, [self._output.fileno(), telling.fileno()])
+            written = self._output.fileno()
+            socket.send_fds(parent(libraries, read), message, [written, written, telling.fileno()])
         self.pid = int(self._told.recv(64))
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end, and return the exit code."""
+        if self.returncode is None:
+            self._told.settimeout(timeout)
+            try:
+                self.returncode = int(self._told.recv(64))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("python", timeout) from None
+        return self.returncode
 
     def communicate(self, timeout: float) -> tuple[str, None]:
         """Wait for the end, and return what was written."""
-        self._told.settimeout(timeout)
-        try:
-            self.returncode = int(self._told.recv(64))
-        except TimeoutError:
-            raise subprocess.TimeoutExpired("python", timeout) from None
+        self.wait(timeout)
         self._output.seek(0)
         return self._output.read().decode(), None
 
@@ -67,8 +86,9 @@ class WarmPython:
 
 
 @cache
-def _parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
-    """Start the process that forks those with these libraries; it ends with this one."""
+def parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
+    """Start the process that forks those with these libraries, and return the socket for requests; it ends with this
+    one."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     others = {name: each for name, each in os.environ.items() if not name.startswith(_READ_AT_IMPORT)}
     with theirs:
@@ -76,6 +96,7 @@ def _parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]
             [sys.executable, str(_PROGRAM), str(theirs.fileno()), *libraries],
             # Chosen by the runner before DeepSpeed is imported, which guesses otherwise.
             env={**others, "DS_ACCELERATOR": "cpu", **dict(environment)},
+            stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
 

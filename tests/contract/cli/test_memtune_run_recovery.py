@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 from memtune_run import run_to_the_end
+from warm_environment import warm_environment
+
+pytestmark = pytest.mark.long
 
 QUICKSTART = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 
@@ -30,7 +33,8 @@ def losses(state: Path, attempt: int) -> dict[int, float]:
 
 def test_the_quickstart_recovers_from_its_loss_of_memory_with_the_loss_of_an_undisturbed_run(tmp_path: Path) -> None:
     state = tmp_path / "recovered"
-    status = run_to_the_end(QUICKSTART, state)
+    python = str(warm_environment(("torch._dynamo",)) / "bin" / "python")
+    status = run_to_the_end(QUICKSTART, state, python=python)
     first, second = status["attempts"]
     assert first["verdict"] == "device-oom"
     assert second["verdict"] == "succeeded"
@@ -41,7 +45,7 @@ def test_the_quickstart_recovers_from_its_loss_of_memory_with_the_loss_of_an_und
 
     again = losses(state, second["number"])
     assert min(again) == 1 + first["checkpointSamples"] // 64, "it goes on after the checkpoint"
-    run_to_the_end(undisturbed(tmp_path, first["plan"]), tmp_path / "undisturbed")
+    run_to_the_end(undisturbed(tmp_path, first["plan"]), tmp_path / "undisturbed", python=python)
     whole = losses(tmp_path / "undisturbed", 1)
     assert again == pytest.approx({step: whole[step] for step in again}, rel=1e-5)
     assert max(again) == max(whole)

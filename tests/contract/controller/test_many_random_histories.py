@@ -32,6 +32,7 @@ JOBS = (
     make_job(training=EVALUATING, retry={"consent": ["optimizer-8bit"]}),
 )
 FACTORS = (0.8, 1.0, 1.25, 1.6)
+pytestmark = pytest.mark.long
 moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_size=45)
 
 

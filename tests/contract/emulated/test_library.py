@@ -25,15 +25,23 @@ _OUT_OF_MEMORY = 2
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
-@pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", _GPU)
-    monkeypatch.setenv("CC", "cc -Werror")
-    build.compile_library(13, tmp_path / "libmemtune_gpu.so")
-    stubs = tmp_path / build.LIBRARY
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library with its stubs; each test loads it anew."""
+    directory = tmp_path_factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("CC", "cc -Werror")
+        build.compile_library(13, directory / "libmemtune_gpu.so")
+    stubs = directory / build.LIBRARY
     undefined = ["cublasSgemm_v2", "cusolverDnCreate", "cusparseCreate", "cudaMalloc"]
     stubs.write_bytes(build.stubs(undefined, ["cudaMalloc"]))
-    library = ctypes.CDLL(str(stubs))
+    return stubs
+
+
+@pytest.fixture
+def library(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", _GPU)
+    library = ctypes.CDLL(str(built))
     yield library
     _ctypes.dlclose(library._handle)  # or the next test would get this one's books
 

@@ -13,6 +13,8 @@ import pytest
 from engine_ranks import GLOBAL_BATCH, LR, MAX_NORM, RESUMED, SHORT_BATCH, STEPS
 from engine_suite import equals_the_reference, reference, stays_close, trained_by_ranks
 
+pytestmark = pytest.mark.long
+
 EXACT = {
     1: ["fp32-ddp-none-mb4x2", "fp32-fsdp-full-mb1x8", "fp32-z0-none-mb8x1", "fp32-z3-sel-mb2x4"],
     2: [

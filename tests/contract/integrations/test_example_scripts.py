@@ -7,22 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
-import watched
-from watched import PROBE, SCRIPTS, fine_tune, followed
+from watched import PROBE, SCRIPTS, Workers, fine_tune, followed, run
 
 from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
-# Each integration once as users have it: the hooks are there before the libraries.
-run = watched.run_anew
+# Each integration is also started as users have it: the hooks are there before the libraries.
+ANEW = Workers(anew=True)
 
 
 @pytest.mark.parametrize(
     ("script", "plan", "world"), [("ddp_loop", "bf16-ddp-none-mb4x2", 2), ("fsdp2_loop", "bf16-fsdp-none-mb4x2", 2)]
 )
 def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, world: int, tmp_path: Path) -> None:
-    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
+    workers = ANEW if script == "ddp_loop" else Workers()
+    outcomes = workers.run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
     followed(outcomes, plan)
     assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
 
@@ -52,7 +54,9 @@ def test_a_plain_loop_goes_on_from_the_checkpoint_it_told_of(tmp_path: Path) -> 
 )
 def test_a_loop_over_the_engine_follows_its_plan(plan: str, world: int, blocks: int, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    outcomes = run(SCRIPTS / "sdk_loop.py", plan, tmp_path, world, **PROBE, INTEGRATION="sdk", CHECKPOINT_PATH=store)
+    variables = {**PROBE, "INTEGRATION": "sdk", "CHECKPOINT_PATH": store}
+    workers = ANEW if world == 1 else Workers()
+    outcomes = workers.run(SCRIPTS / "sdk_loop.py", plan, tmp_path, world, **variables)
     followed(outcomes, plan)
     applied = outcomes[0].report.applied
     assert (applied.backend, applied.checkpointed_blocks) == (Plan.parse(plan).sharding.backend, blocks)
@@ -73,7 +77,7 @@ def test_a_loop_over_the_engine_goes_on_from_its_checkpoint(tmp_path: Path) -> N
 @pytest.mark.parametrize(("plan", "blocks"), [("bf16-ddp-full-mb4x4", 4), ("bf16-z2-none-mb2x4", 0)])
 def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: Path) -> None:
     variables = {**PROBE, "INTEGRATION": "hf-trainer", "SEQUENCE_LENGTH": "48"}
-    outcomes = run(SCRIPTS / "hf_trainer.py", plan, tmp_path, 1, **variables)
+    outcomes = ANEW.run(SCRIPTS / "hf_trainer.py", plan, tmp_path, 1, **variables)
     followed(outcomes, plan)
     applied = outcomes[0].report.applied
     # The data has 32 tokens per row: a probe pads them, and its steps have two micro-batches.
@@ -107,7 +111,8 @@ def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
     [("bf16-ddp-sel-mb4x2", 1), ("bf16-ddp-sel-mb4x2", 2), ("bf16-z1-none-mb4x4", 1), ("bf16-z2-none-mb2x4", 2)],
 )
 def test_the_accelerator_is_replaced(plan: str, world: int, tmp_path: Path) -> None:
-    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, world, **PROBE, INTEGRATION="accelerate")
+    workers = ANEW if world == 1 else Workers()
+    outcomes = workers.run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, world, **PROBE, INTEGRATION="accelerate")
     followed(outcomes, plan)
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 
@@ -148,7 +153,7 @@ def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world:
     ],
 )
 def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
-    fsdp = watched.Workers(PROGRAMS / "fsdp_on_cpu.py", anew=True)
+    fsdp = Workers(PROGRAMS / "fsdp_on_cpu.py", anew=True)
     outcomes = fsdp.run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, (), **PROBE, INTEGRATION=integration)
     followed(outcomes, plan)
     report = outcomes[0].report

@@ -19,6 +19,8 @@ from memtune_runner.rank.ranks import Rank, report_path
 TRAINING = """
 import ctypes, os, time, torch
 
+pytestmark = pytest.mark.long
+
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engine_suite import ENGINE_LIBRARIES
+from warm_pythons import WarmPython
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
@@ -63,15 +64,9 @@ def _run(root: Path, cases: list[tuple[str, str]], world: int) -> Told:
         port = str(probe.getsockname()[1])
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world)}
-    command = [sys.executable, str(WORKER), str(root), json.dumps(cases)]
+    words = [str(WORKER), str(root), json.dumps(cases)]
     ranks = [
-        subprocess.Popen(
-            command,
-            env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        WarmPython(words, {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}, ENGINE_LIBRARIES)
         for rank in range(world)
     ]
     try:
@@ -81,7 +76,6 @@ def _run(root: Path, cases: list[tuple[str, str]], world: int) -> Told:
     finally:
         for rank in ranks:
             rank.kill()
-            rank.communicate()
     lines = [json.loads(line.removeprefix("told: ")) for line in output.splitlines() if line.startswith("told: ")]
     assert len(lines) == len(cases), output
     return {(line["saved"], line["wanted"], world): line for line in lines}

@@ -19,6 +19,8 @@ from memtune.plans.plan import Plan
 from memtune.plans.resume import Way, engine_format, resumption
 from memtune_runner.checkpoints import resolve
 
+pytestmark = pytest.mark.long
+
 
 class Case(NamedTuple):
     """Ranks and plan of a save, ranks and plan of its resume."""

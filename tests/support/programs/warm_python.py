@@ -1,8 +1,9 @@
 """Forks Pythons that have imported libraries already: `warm_python.py DESCRIPTOR MODULE...`.
 
-Each message on the socket is a command line with its environment and directory, and brings two descriptors: one for the
-output, one to tell the process id and the exit code on. Ends with the socket. The runner's hooks are installed by each
-child as by a new process, and also reach what a library imported here has copied from a hooked module.
+Each message on the socket is a command line with its environment and directory, and brings three descriptors: two for
+the output, one to tell the process id and the exit code on. A child is killed when the other end of the latter is
+closed. Ends with the socket. MemTune itself is imported by each child, from where its environment says; its hooks also
+reach what a library imported here has copied from a hooked module.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from memtune_runner.rank.imports import ImportWatch
-from memtune_runner.rank.patches import Patches
 
 MESSAGE_BYTES = 1 << 18
 # The modules with functions that a hook replaces and that other modules import by name.
@@ -52,6 +54,8 @@ def _remember(imported: ModuleType) -> None:
 
 def replace_copies() -> None:
     """Let what replaces a function replace its copies, as if they were made afterwards."""
+    from memtune_runner.rank.patches import Patches
+
     inherited = Patches.replace
 
     def replace(patches: Patches, owner: Any, name: str, value: Any) -> None:
@@ -71,7 +75,7 @@ def next_child(connection: socket.socket) -> dict[str, Any]:
     """Serve requests, and return the request that this process was forked for."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the parent of a child ended
     while True:
-        message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
+        message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 3)
         if not message:
             os._exit(0)
         if os.fork() == 0:
@@ -84,19 +88,26 @@ def next_child(connection: socket.socket) -> dict[str, Any]:
             os.close(each)
 
 
-def _fork_and_tell(output: int, told: int) -> None:
-    """Return in a child; its parent tells how it ends."""
+def _fork_and_tell(output: int, errors: int, told: int) -> None:
+    """Return in a child; its parent tells how it ends, and kills it when nobody wants to know."""
     child = os.fork()
     if child == 0:
         os.close(told)
-        for standard in (1, 2):
-            os.dup2(output, standard)
-        os.close(output)
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(errors, 2)
+        for each in {output, errors}:
+            os.close(each)
         return
-    os.close(output)
+    for each in {output, errors}:
+        os.close(each)
     os.write(told, str(child).encode())
+    ended = os.pidfd_open(child)
+    if ended not in select.select([ended, told], [], [])[0]:
+        os.killpg(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
+    with suppress(BrokenPipeError):
+        os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
     os._exit(0)
 
 
@@ -105,13 +116,17 @@ def become(words: list[str], environment: dict[str, str], directory: str) -> Non
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
-    sys.argv, sys.path[0] = words, str(Path(words[0]).parent)
+    own = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv = words
+    sys.path[:] = dict.fromkeys([str(Path(words[0]).parent), *own, *sys.path[1:]])
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("memtune", "memtune_runner")]:
+        del sys.modules[name]
+    replace_copies()
     runpy.run_path(words[0], run_name="__main__")
 
 
 if __name__ == "__main__":
     import_all(sys.argv[2:])
-    replace_copies()
     # Not to be looked through, and so not to be copied, by each child.
     gc.collect()
     gc.freeze()

@@ -1,0 +1,40 @@
+"""The `python` of a warm environment: forks a rank from the Python that has imported libraries, starts all else anew.
+
+Runs without site-packages; the directory above has the socket and the path of the real Python.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+_RANK = "/memtune_runner/enter/run_worker.py"
+
+
+def _real(words: list[str]) -> None:
+    """Become the real Python, which calls itself by our path and so finds the same packages."""
+    with open(os.path.join(_environment, "real")) as file:  # noqa: PTH118, PTH123  # pathlib takes longer than the rest
+        os.execv(file.read(), [sys.argv[0], *words])
+
+
+def _forked(words: list[str]) -> None:
+    """Ask for a rank, pass signals on to it, and end as it ends."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(os.path.join(_environment, "socket"))  # noqa: PTH118  # as above
+    request = {"words": words, "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109  # as above
+    socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
+    process = int(connection.recv(64))
+    for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMAX):
+        signal.signal(each, lambda number, _: os.kill(process, number))
+    code = int(connection.recv(64))
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+_environment = os.path.dirname(os.path.dirname(sys.argv[0]))  # noqa: PTH120  # as above
+if len(sys.argv) > 1 and sys.argv[1].endswith(_RANK):
+    _forked(sys.argv[1:])
+_real(sys.argv[1:])

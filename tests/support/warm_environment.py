@@ -1,0 +1,76 @@
+"""An environment whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
+
+Programs of this environment, such as `trl`, use it as well. Everything but a rank's script starts anew: `memtune run`
+itself, its launcher, and a program up to where the runner takes its place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from threading import Thread
+
+from warm_pythons import MESSAGE_BYTES, parent
+
+_START = Path(__file__).parent / "programs" / "warm_start.py"
+LIBRARIES = (
+    "torch",
+    "transformers.trainer",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
+    "accelerate",
+)
+
+
+@cache
+def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Path, ...] = ()) -> Path:
+    """The directory of the environment, which ends with this process; ``packages`` are directories beside its own."""
+    directory = Path(tempfile.mkdtemp(prefix="warm-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    own = Path(sys.prefix)
+    python = directory / "bin" / "python"
+    python.parent.mkdir()
+    shutil.copy(own / "pyvenv.cfg", directory)
+    (directory / "lib").symlink_to(own / "lib")
+    (directory / "real").write_text(sys.executable)
+    python.write_text(f"#!{sys.executable} -ES\n{_START.read_text()}")
+    python.chmod(0o755)
+    for place in (*(each / "bin" for each in packages), own / "bin"):
+        for program in place.iterdir():
+            _copy_program(program, python)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(directory / "socket"))
+    listening.listen()
+    path = os.pathsep.join(map(str, packages))
+    variables = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
+    Thread(target=_pass_on, args=(listening, parent(libraries, variables)), daemon=True).start()
+    return directory
+
+
+def _copy_program(program: Path, python: Path) -> None:
+    """Copy a script of Python, to be run by the environment's."""
+    target = python.with_name(program.name)
+    with suppress(UnicodeDecodeError, IsADirectoryError):
+        first, _, rest = program.read_text().partition("\n")
+        if first.startswith("#!") and "python" in first and not target.exists():
+            target.write_text(f"#!{python}\n{rest}")
+            target.chmod(0o755)
+
+
+def _pass_on(listening: socket.socket, forking: socket.socket) -> None:
+    """Pass each request on to the Python that forks, which answers on the connection."""
+    while True:
+        connection, _ = listening.accept()
+        with connection:
+            message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
+            if message:
+                socket.send_fds(forking, [message], [*descriptors, connection.fileno()])
+            for each in descriptors:
+                os.close(each)
