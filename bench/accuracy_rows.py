@@ -131,6 +131,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         upcasts_scores="softmax in 16 bits" not in notes,
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         counts_layers="transformers' model" in notes,
+        builds_whole="built whole" in notes,
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
         step_in_backward=cells.says("step_in_backward"),
