@@ -163,7 +163,7 @@ def test_probes_with_another_torch_or_driver_are_stale(
 def test_what_stale_probes_still_tell_saves_probes(first: SimulatedCluster) -> None:
     upgraded: dict[str, Any] = {"torch": "2.10.0+cu130"}
     second = run_job("second", left(first), **upgraded)
-    assert second.status["plan"]["name"] == first.status["plan"]["name"]
+    assert second.status["plan"]["name"] in {probe["plan"] for probe in own(first)}
     assert len(own(second)) < len(own(first))
     assert all(probe.torch == "2.10.0+cu130" for probe in left(second) if probe.measured_by == "second")
     third = run_job("third", left(second), **upgraded)

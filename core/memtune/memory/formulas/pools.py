@@ -69,12 +69,13 @@ PACKINGS: Mapping[str, Packing] = {
 
 # The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
 # pages of expandable ones. Where blocks of the loss are cut for states and gradients, that is all; units that come and
-# go leave some segments empty. From emulated GPUs that were shrunk until a run was out of memory
+# go leave some segments empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a run was out of memory
 # (bench/results/emulated-needed.md), rounded upwards.
 _KEPT_OF_CACHE = 0.6
 NEEDS: Mapping[str, Packing] = {
     **PACKINGS,
     "adapter": PACKINGS["adapter"].part(_KEPT_OF_CACHE, doubt=1.0),
+    "flattened": PACKINGS["flattened"]._replace(flat=0.0, doubt=1.0),
     "sharded": PACKINGS["sharded"].part(_KEPT_OF_CACHE, doubt=1.0),
     **{
         kind: Packing(_PAGES, 0.0, 0.0, 0.0, 1.0)
