@@ -168,7 +168,7 @@ def test_what_stale_probes_still_tell_saves_probes() -> None:
     assert second.status["plan"]["name"] == first.status["plan"]["name"]
     assert len(own(second)) < len(own(first))
     assert all(probe.torch == "2.10.0+cu130" for probe in left(second) if probe.measured_by == "second")
-    third = run_job("third", left(second), **upgraded)
+    third = run_job("third", left(second), changes=changes, **upgraded)
     assert len(own(third)) == 1
     # What ran before the upgrade is stale from the beginning: the newest probe says so.
     assert any(each.startswith("ProbesStale: ") for each in third.events) == (len(left(second)) > len(own(second)))

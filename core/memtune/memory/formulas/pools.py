@@ -69,8 +69,8 @@ PACKINGS: Mapping[str, Packing] = {
 
 # The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
 # pages of expandable ones. Where blocks of the loss are cut for states and gradients, that is all; units that come and
-# go leave some segments empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a run was out of memory
-# (bench/results/emulated-needed.md), rounded upwards.
+# go leave some segments empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a
+# run was out of memory (bench/results/emulated-needed.md), rounded upwards.
 _KEPT_OF_CACHE = 0.6
 NEEDS: Mapping[str, Packing] = {
     **PACKINGS,
