@@ -79,9 +79,9 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
             # backward pass, if they are not recomputed, and the head's.
             layers = shape.layers * shape.layer if recipe.checkpointing.mode == "none" else 0
             kept = max(float(layers + shape.vocab * shape.hidden) - live, 0.0) / recipe.tensor_parallel
-            template, values = "{:,.0f} parameters kept for the backward pass x {} B", (kept, recipe.compute_bytes)
+            template, parts = "{:,.0f} parameters kept for the backward pass x {} B", (kept, recipe.compute_bytes)
             size, phases = kept * recipe.compute_bytes, (FORWARD, LOSS, BACKWARD)
-            terms.append(Term("gathered units", size, phases, template, values, "deepspeed#8189"))
+            terms.append(Term("gathered units", size, phases, template, parts, "deepspeed#8189"))
         return terms
     root, layer = _unit_bytes(shape, recipe)
     terms = _gathered_units(shape, recipe, root, layer)
