@@ -105,7 +105,7 @@ def runs() -> list[Run]:
             plan = Plan.parse(pair.plan)
             predictor = emulated_pair_list.predictor(pair.model, plan, pair.ranks)
             sizes = result.allocated_bytes, result.reserved_bytes
-            found[(pair.model, *sizes)] = _run(predictor, pair.model, plan, pair.ranks, *sizes)
+            found[pair.model, sizes] = _run(predictor, pair.model, plan, pair.ranks, *sizes)
     gpu = find("h200-141gb")
     assert gpu
     for line in _RUNS.read_text(encoding="utf-8").splitlines():
@@ -113,7 +113,7 @@ def runs() -> list[Run]:
         measured = gpu_pairs.Pair(told["model"], told["plan"], told["ranks"])
         plan, predictor = Plan.parse(measured.plan), Predictor(gpu_pairs.workload(measured, gpu))
         sizes = told["allocatedBytes"], told["reservedBytes"]
-        found[(measured.model, *sizes)] = _run(predictor, measured.model, plan, measured.world, *sizes)
+        found[measured.model, sizes] = _run(predictor, measured.model, plan, measured.world, *sizes)
     return list(found.values())
 
 
