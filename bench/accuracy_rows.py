@@ -23,7 +23,7 @@ from accuracy_shapes import model_name, quantization, read_shape
 
 from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.formulas.terms import BACKWARD, REDUCE
+from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.plans.knobs import Attention, Checkpointing, Optimizer
 from memtune.plans.optimizer_bytes import OptimizerBytes, bytes_of, is_narrow, optimizer_bytes
 from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS
@@ -131,6 +131,10 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         upcasts_scores="softmax in 16 bits" not in notes,
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         counts_layers="transformers' model" in notes,
+        builds_whole="built whole" in notes,
+        # The published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
+        keeps_gathered=backend == "deepspeed" and stage >= 3 and "built whole" in notes,
+        older_deepspeed=backend == "deepspeed",
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
         step_in_backward=cells.says("step_in_backward"),
@@ -139,7 +143,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
         bucket_elements=_bucket_elements(shape, notes) if backend == "deepspeed" else 0,
-        bucket_phases=(BACKWARD, REDUCE) if backend == "deepspeed" and shards > 1 else (),
+        bucket_phases=_bucket_phases(stage, cells.whole("n_gpus", 1), _accumulates(notes))
+        if backend == "deepspeed"
+        else (),
         tensor_parallel=cells.whole("tp", 1),
         pipeline_parallel=cells.whole("pp", 1),
         context_parallel=cells.whole("cp", 1),
@@ -160,6 +166,15 @@ def _compiles_loss(cells: Cells, backend: str, notes: str) -> bool:
     """If blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise."""
     is_left_out = "loss is not compiled" in notes or backend == "fsdp"
     return "compiled loss" in notes or (cells.says("compiled") and not is_left_out)
+
+
+def _bucket_phases(stage: int, world: int, accumulates: bool) -> tuple[int, ...]:
+    """The phases in which DeepSpeed has its reduce bucket, as memtune.memory.formulas.recipe tells them of plans."""
+    if stage >= 3:
+        return ALWAYS
+    if stage == 0:
+        return (REDUCE,) if world > 1 else ()
+    return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and accumulates else (BACKWARD, REDUCE)
 
 
 def _bucket_elements(shape: Shape, notes: str) -> int:

@@ -162,7 +162,8 @@ class Predictor:
 def _prior(workload: Workload) -> Belief:
     # The published peaks behind the widths of jobs are of formulas, and of GPUs.
     knows_job = workload.traced or workload.virtual
-    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_widths={}) if knows_job else DEFAULT_CONSTANTS)
+    constants = replace(DEFAULT_CONSTANTS, job_widths={}) if knows_job else DEFAULT_CONSTANTS
+    belief = Belief.prior(constants, workload.in_transformers and not workload.traced)
     if workload.outside_bytes:
         belief = belief.known(outside_sizes(workload.world), *experienced(workload.outside_bytes, workload.world))
     return belief.doubted(_ASSUMED) if workload.assumed else belief

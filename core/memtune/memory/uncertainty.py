@@ -54,9 +54,10 @@ class Belief:
         self._mixed = [(a, b, value) for (a, b), value in self.covariance.items() if a < b]
 
     @classmethod
-    def prior(cls, constants: Constants) -> Belief:
-        """The belief before any measurement."""
-        widths = {**constants.trust, UNMODELLED: constants.unmodelled}
+    def prior(cls, constants: Constants, in_transformers: bool = False) -> Belief:
+        """The belief before any measurement; of models that transformers' own code makes, formulas leave out less."""
+        left_out = constants.unmodelled_in_transformers if in_transformers else constants.unmodelled
+        widths = {**constants.trust, UNMODELLED: left_out}
         return cls({}, {(name, name): width**2 for name, width in widths.items()}, job_widths=constants.job_widths)
 
     def scale(self, name: str) -> float:

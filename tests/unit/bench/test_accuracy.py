@@ -16,6 +16,7 @@ from accuracy_fit import START, fit, predicted
 from accuracy_rows import Row, read_row, read_rows, source_project
 
 from memtune.memory.constants import Constants
+from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.plans.knobs import Attention, Checkpointing
 from memtune.units import GIB
 
@@ -139,6 +140,28 @@ def test_buckets_that_transformers_fills_in_have_the_square_of_the_hidden_size()
     sharded = {"framework": "deepspeed", "zero_stage": "2", "shard_world": "8"}
     assert row(**sharded, notes="auto buckets").recipe.bucket_elements == 4096**2
     assert row(**sharded).recipe.bucket_elements == 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("stage", "gpus", "notes", "phases"),
+    [
+        ("0", "1", "", ()),
+        ("0", "8", "", (REDUCE,)),
+        ("1", "8", "grad accum 4", (FORWARD, LOSS, BACKWARD, REDUCE)),
+        ("2", "1", "", (BACKWARD, REDUCE)),
+        ("3", "1", "", ALWAYS),
+        ("3", "8", "grad accum 4", ALWAYS),
+    ],
+)
+def test_deepspeed_has_the_buckets_of_its_stage(stage: str, gpus: str, notes: str, phases: tuple[int, ...]) -> None:
+    row = {**LLAMA, "framework": "deepspeed", "zero_stage": stage, "shard_world": gpus, "n_gpus": gpus, "notes": notes}
+    recipe = read_row(Cells(row)).recipe
+    assert recipe.bucket_phases == phases
+    assert recipe.older_deepspeed
+    assert not recipe.keeps_gathered
+    built = read_row(Cells({**row, "notes": "built whole"})).recipe
+    assert built.builds_whole
+    assert built.keeps_gathered == (stage == "3")
 
 
 def test_other_words_for_the_same_thing() -> None:

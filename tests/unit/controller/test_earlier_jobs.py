@@ -160,13 +160,15 @@ def test_probes_with_another_torch_or_driver_are_stale(
     assert second.status["plan"]["name"] in {probe["plan"] for probe in own(second)}
 
 
-def test_what_stale_probes_still_tell_saves_probes(first: SimulatedCluster) -> None:
+def test_what_stale_probes_still_tell_saves_probes() -> None:
     upgraded: dict[str, Any] = {"torch": "2.10.0+cu130"}
-    second = run_job("second", left(first), **upgraded)
+    changes = {"resources": {**CUDA, "gpuMemory": "9Gi"}}
+    first = run_job("first", changes=changes)
+    second = run_job("second", left(first), changes=changes, **upgraded)
     assert second.status["plan"]["name"] == first.status["plan"]["name"]
     assert len(own(second)) < len(own(first))
     assert all(probe.torch == "2.10.0+cu130" for probe in left(second) if probe.measured_by == "second")
-    third = run_job("third", left(second), **upgraded)
+    third = run_job("third", left(second), changes=changes, **upgraded)
     assert len(own(third)) == 1
     # What ran before the upgrade is stale from the beginning: the newest probe says so.
     assert any(each.startswith("ProbesStale: ") for each in third.events) == (len(left(second)) > len(own(second)))

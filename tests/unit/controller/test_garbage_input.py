@@ -26,7 +26,7 @@ json_values = st.recursive(
 @pytest.fixture(scope="module")
 def written() -> dict[str, Any]:
     """Return the status of a job that is well under way."""
-    return probed(make_job(), factor=1.4).status
+    return probed(make_job(), factor=1.25).status
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

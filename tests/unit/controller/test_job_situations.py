@@ -104,8 +104,9 @@ def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must
 
 def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_share() -> None:
     # By the width of a job of which nothing was measured none of its plans would be sure to fit, whatever ran.
-    resources = {"gpusPerNode": 1, "gpuMemory": "7Gi", "gpuProduct": "h100-80gb"}
-    cluster = probed(make_job(resources=resources), 0.8, length_covered=False)
+    resources = {"gpusPerNode": 1, "gpuMemory": "6500Mi", "gpuProduct": "h100-80gb"}
+    tuning = {"space": {"zeroStages": [0], "backends": ["deepspeed"]}}
+    cluster = probed(make_job(resources=resources, tuning=tuning), 0.8, length_covered=False)
     model = model_of(cluster.job, load_status(cluster.status), None)
     assert model.predict(plan := Plan.parse(last(cluster)["plan"])).job_width_bytes > 0
     assert not model.fits(plan)
@@ -122,7 +123,7 @@ def test_predict_only_starts_no_pod_and_is_complete() -> None:
 
 
 def test_predict_only_says_where_a_plan_only_may_fit() -> None:
-    # The smallest plans are predicted to take 5.0 GiB, between 4.4 and 5.6, in their step.
+    # The smallest plans are predicted to need 4.9 GiB, between 4.3 and 5.6, in their step.
     tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "4600Mi", "device": "virtual"}
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}, resources=tight))
     cluster.reconcile()
@@ -131,7 +132,7 @@ def test_predict_only_says_where_a_plan_only_may_fit() -> None:
     assert cluster.status.get("plan") is None, "nothing was chosen"
     assert cluster.status["message"] == (
         "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
-        "it needs 4.4 GiB to 5.6 GiB, the GPU has 4.5 GiB, and it fits with a probability of 3%: only a probe can tell"
+        "it needs 4.3 GiB to 5.6 GiB, the GPU has 4.5 GiB, and it fits with a probability of 5%: only a probe can tell"
     )
 
 

@@ -141,10 +141,12 @@ def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
     """What each module of an adapter keeps of an element that it reads, unless it shares the layer's own.
 
     Dropout makes another tensor for each module, and a mask of one byte. Under autocast a fp32 adapter reads a cast
-    input, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear).
+    input, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear); beside a
+    quantized base it reads the input as it is (peft tuners/lora/bnb.py, Linear4bit and Linear8bitLt).
     """
     is_dropped = shape.adapter_dropout > 0
-    if not shape.has_adapter or recipe.compiled or not (is_dropped or recipe.autocasts):
+    is_cast = recipe.autocasts and recipe.base_bytes == recipe.frozen_bytes
+    if not shape.has_adapter or recipe.compiled or not (is_dropped or is_cast):
         return 0
     return recipe.compute_bytes + is_dropped
 
@@ -163,12 +165,16 @@ def selective_bytes(shape: Shape, recipe: Recipe) -> float:
     wide = recipe.compute_bytes
     products = shape.query + shape.key_value + shape.ffn + shape.hidden
     if shape.has_adapter:
-        products = sum(_products(shape)[::2])
+        products = sum(_products(shape, recipe)[::2])
     return wide * (products + shape.query) + boundary_bytes(shape, recipe) + 4 * shape.heads
 
 
-def _products(shape: Shape) -> list[int]:
-    """Output sizes of a layer's matrix products, in order: an adapter adds a narrow one and one as wide as its own."""
+def _products(shape: Shape, recipe: Recipe) -> list[int]:
+    """Output sizes of a layer's matrix products, in order: an adapter adds a narrow one and one as wide as its own.
+
+    That of a quantized weight is an operation of its library's, which selective checkpointing does not know
+    (bitsandbytes autograd/_functions.py, MatMul4Bit and MatMul8bitLt).
+    """
     sizes = {
         "query": shape.query,
         "key": shape.key_value,
@@ -178,7 +184,11 @@ def _products(shape: Shape) -> list[int]:
         "up": shape.ffn,
         "down": shape.hidden,
     }
-    return [each for role, size in sizes.items() for each in ((size, 0, size) if role in shape.adapted else (size,))]
+    is_quantized = recipe.base_bytes < recipe.frozen_bytes
+    own = {role: [] if is_quantized else [size] for role, size in sizes.items()}
+    return [
+        each for role, size in sizes.items() for each in (*own[role], *((0, size) if role in shape.adapted else ()))
+    ]
 
 
 def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:

@@ -73,7 +73,16 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         live = float(min(max(recipe.bucket_elements * MAX_LIVE_BUCKETS, largest, shape.layer), shape.total))
         size = live * recipe.compute_bytes / recipe.tensor_parallel
         template = "{:,.0f} live and prefetched parameters x {} B"
-        return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
+        terms = [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
+        if recipe.keeps_gathered:
+            # Products of torch's own keep the storage of gathered weights (deepspeed#8189): the layers' until their
+            # backward pass, if they are not recomputed, and the head's.
+            layers = shape.layers * shape.layer if recipe.checkpointing.mode == "none" else 0
+            kept = max(float(layers + shape.vocab * shape.hidden) - live, 0.0) / recipe.tensor_parallel
+            template, parts = "{:,.0f} parameters kept for the backward pass x {} B", (kept, recipe.compute_bytes)
+            size, phases = kept * recipe.compute_bytes, (FORWARD, LOSS, BACKWARD)
+            terms.append(Term("gathered units", size, phases, template, parts, "deepspeed#8189"))
+        return terms
     root, layer = _unit_bytes(shape, recipe)
     terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
@@ -284,7 +293,7 @@ def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[
     """Startup memory beyond ``terms`` that exist from the start: FSDP shards whole units, DeepSpeed a whole model.
 
     Without zero.Init the engine moves all of it to the GPU (deepspeed runtime/engine.py, _configure_distributed_model);
-    stages 1 and 2 then copy it into a flat tensor.
+    stages 1 and 2 then copy it into a flat tensor, since deepspeed#7828 (February 2026) on the GPU.
     """
     if recipe.backend == "fsdp" and recipe.weight_shards > 1:
         return [_largest_unit(shape, recipe, INIT, "torch.distributed.fsdp, _move_states_to_device")]
@@ -293,7 +302,7 @@ def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[
     frozen = shape.total - learns - quantized
     whole = learns * recipe.weight_bytes + frozen * recipe.frozen_bytes + quantized * recipe.base_bytes
     source = "deepspeed runtime/engine.py, _configure_distributed_model"
-    if recipe.has_bucket and not recipe.is_stage_3:
+    if recipe.has_bucket and not recipe.is_stage_3 and not recipe.older_deepspeed:
         whole += shape.trainable * recipe.weight_bytes
         source = "deepspeed stage_1_and_2.py, flatten_dense_tensors_aligned"
     elif not (recipe.is_stage_3 and recipe.builds_whole):

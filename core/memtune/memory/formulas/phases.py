@@ -50,15 +50,17 @@ class _Phase(NamedTuple):
 class Ledger:
     """The terms of a family of plans, and their believed sums per phase: fixed bytes and bytes per sample.
 
-    ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's. ``packing``
-    says what the allocator reserves beyond what is allocated, ``needs`` what it cannot give back. ``largest`` are the
-    bytes of the largest tensors, which give its lower bound; None if a replay has placed every tensor.
+    ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's, and ``flat``
+    the step's tensors. ``packing`` says what the allocator reserves beyond what is allocated, ``needs`` what it cannot
+    give back. ``largest`` are the bytes of the largest tensors, which give its lower bound; None if a replay has placed
+    every tensor.
     """
 
     addends: Sequence[_Addend]
     sums: Sequence[tuple[float, float]]
     highest: tuple[float, float]
     logits: tuple[float, float]
+    flat: tuple[float, float]
     outside: dict[str, float]
     outside_bytes: float
     packing: Packing
@@ -84,12 +86,12 @@ class Ledger:
 
     def cached(self, phase: int, packing: Packing) -> tuple[float, float]:
         """Bytes cached beyond those of a phase, fixed and per sample, before the belief is applied."""
-        share, unfit, loss, _ = packing
+        share, unfit, loss, flat, _ = packing
         fixed, slope = self.sums[phase]
         still, moving = share * fixed, share * slope
         if phase not in (INIT, EVALUATION, SAVE):
-            still += unfit * (self.highest[0] - fixed) + loss * self.logits[0]
-            moving += unfit * (self.highest[1] - slope) + loss * self.logits[1]
+            still += unfit * (self.highest[0] - fixed) + loss * self.logits[0] + flat * self.flat[0]
+            moving += unfit * (self.highest[1] - slope) + loss * self.logits[1] + flat * self.flat[1]
         return still * (1 + self.rounding), moving * (1 + self.rounding)
 
     def floor(self, phase: int, micro_batch: int) -> float:
@@ -216,6 +218,7 @@ def ledger(
         list(zip(fixed, slopes, strict=True)),
         highest=_highest(addends, belief),
         logits=_highest([each for each in addends if each[0] == "logits"], belief),
+        flat=_highest([each for each in addends if each[0] == "step transients"], belief),
         outside=outside,
         outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
         packing=packing,

@@ -6,11 +6,14 @@ segments of 20 MiB, and the last segment of a pool is not full: in a run of mega
 In a run of gigabytes, blocks that other phases left dominate. A step begins with the largest blocks of all, those of
 the loss. Once freed, gradients, moments, gathered units and copies for the reduction are cut from them. Some of these
 stay, and the next step requests its largest blocks from the device again. So reserved bytes grow with what lives in
-phases other than the peak, most if units of many sizes come and go.
+phases other than the peak, most if units of many sizes come and go. DeepSpeed's stages 1 and 2 flatten the rank's
+gradients into one tensor for the step (stage_1_and_2.py, flatten_dense_tensors_aligned): no block that others left is
+that large, so that most of it comes on top.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
@@ -30,51 +33,65 @@ ONE_MORE_EACH = _SMALL_SEGMENT + _LARGE_SEGMENT
 
 
 class Packing(NamedTuple):
-    """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and ``loss``.
+    """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and two parts.
 
-    ``loss`` is a share of the logits with all that the loss computes from them. ``doubt`` is the relative half-width of
-    the 95% interval of all three together.
+    ``loss`` is a share of the logits with all that the loss computes from them, ``flat`` one of what the step makes.
+    ``doubt`` is the relative half-width of the 95% bound of all of them together.
     """
 
     share: float
     unfit: float
     loss: float
+    flat: float
     doubt: float
 
     def times(self, ratio: float) -> Packing:
         """Scale all reserved bytes by a ratio. No setting packs tighter than whole pages."""
-        return Packing(max((1 + self.share) * ratio - 1, _PAGES), self.unfit * ratio, self.loss * ratio, self.doubt)
+        share = max((1 + self.share) * ratio - 1, _PAGES)
+        return Packing(share, self.unfit * ratio, self.loss * ratio, self.flat * ratio, self.doubt)
+
+    def part(self, kept: float, doubt: float) -> Packing:
+        """A part of what is kept, with a doubt of its own."""
+        return Packing(max(self.share * kept, _PAGES), self.unfit * kept, self.loss * kept, self.flat * kept, doubt)
 
 
-# Fitted on emulated runs alone (docs/accuracy.md, Intervals). Adapters have few states to fill what the loss left; a
-# script's reference to the last output then gets in the way.
-PACKINGS = {
-    "whole": Packing(0.06, 0.17, 0.0, 1.2),
-    "adapter": Packing(0.06, 0.17, 0.3, 0.8),
-    "partitioned": Packing(0.18, 0.0, 0.0, 0.6),
-    "sharded": Packing(0.08, 0.64, 0.0, 0.55),
-    "expandable, whole": Packing(0.03, 0.0, 0.0, 2.0),
-    "expandable, partitioned": Packing(0.02, 0.0, 0.0, 1.0),
-    "expandable, sharded": Packing(0.05, 0.37, 0.0, 0.65),
+# Fitted on emulated runs alone: written by `python bench/packing.py --write`, never by hand. Adapters have few states
+# to fill what the loss left; a script's reference to the last output then gets in the way.
+PACKINGS: Mapping[str, Packing] = {
+    "whole": Packing(0.08, 0.05, 0.00, 0.00, 0.96),
+    "adapter": Packing(0.02, 0.33, 0.22, 0.00, 0.53),
+    "flattened": Packing(0.07, 0.12, 0.00, 0.77, 0.75),
+    "sharded": Packing(0.08, 0.80, 0.00, 0.00, 0.62),
+    "expandable, whole": Packing(0.02, 0.17, 0.00, 0.00, 1.30),
+    "expandable, flattened": Packing(0.04, 0.00, 0.00, 0.00, 1.01),
+    "expandable, sharded": Packing(0.10, 0.20, 0.00, 0.00, 0.73),
 }
 
 # The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
 # pages of expandable ones. Where blocks of the loss are cut for states and gradients, that is all; units that come and
-# go leave some segments empty. From emulated GPUs that were shrunk until a run was out of memory
-# (bench/results/emulated-needed.md), rounded upwards.
-NEEDS = {
+# go leave some segments empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a
+# run was out of memory (bench/results/emulated-needed.md), rounded upwards.
+_KEPT_OF_CACHE = 0.6
+NEEDS: Mapping[str, Packing] = {
     **PACKINGS,
-    "adapter": Packing(0.04, 0.10, 0.18, 1.0),
-    "sharded": Packing(0.05, 0.38, 0.0, 1.0),
-    "expandable, whole": Packing(_PAGES, 0.0, 0.0, 1.0),
-    "expandable, partitioned": Packing(_PAGES, 0.0, 0.0, 1.0),
-    "expandable, sharded": Packing(_PAGES, 0.0, 0.0, 1.0),
+    "adapter": PACKINGS["adapter"].part(_KEPT_OF_CACHE, doubt=1.0),
+    "flattened": PACKINGS["flattened"]._replace(flat=0.0, doubt=1.0),
+    "sharded": PACKINGS["sharded"].part(_KEPT_OF_CACHE, doubt=1.0),
+    **{
+        kind: Packing(_PAGES, 0.0, 0.0, 0.0, 1.0)
+        for kind in ("expandable, whole", "expandable, flattened", "expandable, sharded")
+    },
 }
 
 
 def packing_class(shape: Shape, recipe: Recipe) -> str:
-    """The packing class of a recipe: by what gathers weights or reduces gradients into a partition."""
-    kind = _kind(shape, recipe)
+    """The packing class of a recipe: by what gathers weights or flattens gradients."""
+    if _gathers(recipe):
+        kind = "sharded"
+    elif shape.has_adapter:
+        kind = "adapter"
+    else:
+        kind = "flattened" if recipe.has_bucket else "whole"
     if not recipe.expandable_segments:
         return kind
     return f"expandable, {'whole' if kind == 'adapter' else kind}"
@@ -84,21 +101,18 @@ def job_class(shape: Shape, recipe: Recipe) -> str:
     """The class of a plan by what published jobs like it were missed by."""
     if recipe.base_bytes < recipe.frozen_bytes:
         return "quantized"
-    kind = _kind(shape, recipe)
-    return "sharded" if kind == "partitioned" else kind
-
-
-def _kind(shape: Shape, recipe: Recipe) -> str:
-    if recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1:
+    if _gathers(recipe) or recipe.gradient_shards > 1:
         return "sharded"
-    if recipe.gradient_shards > 1:
-        return "partitioned"
     return "adapter" if shape.has_adapter else "whole"
+
+
+def _gathers(recipe: Recipe) -> bool:
+    return recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1
 
 
 def replayed(ratio: float) -> Packing:
     """Packing from a replay of every tensor: reserved over allocated bytes."""
-    return Packing(max(ratio - 1, _PAGES), 0.0, 0.0, _REPLAY_DOUBT)
+    return Packing(max(ratio - 1, _PAGES), 0.0, 0.0, 0.0, _REPLAY_DOUBT)
 
 
 def largest_tensors(shape: Shape, recipe: Recipe) -> tuple[float, float]:

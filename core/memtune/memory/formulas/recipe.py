@@ -43,7 +43,9 @@ class Recipe:
     `weight_bytes` a trainable one. `state_bytes` are the optimizer's per parameter, `outside_state_bytes` the
     additional ones outside the blocks; its step makes `foreach_bytes` for each parameter, or `alone_bytes` for each
     element of the current weight. `reduce_bytes` is an element of FSDP's gradients during the reduction.
-    `keeps_gathered` units stay unsharded from their forward to their backward pass. With `keeps_fp32_logits` a loop
+    `keeps_gathered` units stay unsharded from their forward to their backward pass, unless DeepSpeed's are
+    checkpointed. An `older_deepspeed` is one before 2026, whose stages 1 and 2 flatten weights in host memory and copy
+    offloaded master weights in fp32. With `keeps_fp32_logits` a loop
     variable holds those of its last batch; with `drops_outputs` none but those that the loss saved are left when the
     backward pass begins. A loss that `shifts_logits` copies them for that. `upcasts_scores` says that an eager softmax
     is in fp32. With `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep
@@ -101,6 +103,7 @@ class Recipe:
     offloads_activations: bool = False
     keeps_gathered: bool = False
     builds_whole: bool = False
+    older_deepspeed: bool = False
     bucket_elements: int = 0
     bucket_phases: tuple[int, ...] = ()
     whole_fp32_gradients: bool = False

@@ -13,9 +13,12 @@ from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
 
 def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
     """Allocations of a step beside weights, gradients and states."""
+    trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
+    if recipe.offloads_states and recipe.older_deepspeed and recipe.has_bucket and not recipe.is_stage_3:
+        template, source = "4 B x {:,.0f} master weights on their way back", "deepspeed#5301"
+        return [Term("step transients", 4.0 * trainable, STEPPING, template, (trainable,), source)]
     if recipe.offloads_states or recipe.step_in_backward:
         return []
-    trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
     if recipe.backend == "deepspeed":
         # The step works directly on flat sums, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
         # sub-group. Bucketed gradients are flattened first, and copied once more if not yet in fp32.

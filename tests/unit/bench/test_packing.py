@@ -1,0 +1,44 @@
+"""The shares of what the allocator keeps are those that emulated runs give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import packing
+import pytest
+
+from memtune.memory.formulas.pools import PACKINGS
+from memtune.memory.prediction import BOUND
+
+
+def _run(model: str, kept: float, excess: float, flat: float = 0.0, kind: str = "flattened") -> packing.Run:
+    """A run of 1,000 predicted bytes."""
+    return packing.Run(model, "plan", 8, kind, 1000.0, excess, 0.0, flat, 1000, round(1000 * (1 + kept)))
+
+
+def test_shares_are_found_from_runs_that_they_explain() -> None:
+    # 4% of the 1,000 bytes, 20% of the excess and 80% of the step.
+    runs = [
+        _run(model, 0.04 + (0.2 * excess + 0.8 * flat) / 1000, excess, flat)
+        for model, excess, flat in (("a", 0, 0), ("a", 100, 0), ("b", 400, 100), ("b", 0, 200), ("c", 300, 50))
+    ]
+    found = packing.fit(runs)
+    assert max(abs(run.miss(found)) for run in runs) < 0.02
+    assert found.flat > 2 * found.unfit > 0
+
+
+def test_the_half_width_is_that_of_models_left_out() -> None:
+    # Each model says what the other one does not.
+    held = packing.left_out([_run("a", 0.1, 0, kind="whole"), _run("b", 0.2, 0, kind="whole")])
+    assert [round(row.said(shares), 2) for row, shares in held] == [0.2, 0.1]
+    assert packing.doubt(held) == pytest.approx(BOUND * (0.02 / 0.05) ** 0.5, rel=0.01)
+
+
+def test_the_shares_in_the_formulas_are_those_of_the_runs(tmp_path: Path) -> None:
+    rows = packing.runs()
+    found = {kind: packing.fit([row for row in rows if row.kind == kind]) for kind in PACKINGS}
+    assert {kind: shares._replace(doubt=0.0) for kind, shares in PACKINGS.items()} == found
+    copy = tmp_path / "pools.py"
+    copy.write_text(packing.POOLS.read_text(encoding="utf-8"), encoding="utf-8")
+    packing.write(PACKINGS, copy)
+    assert copy.read_text(encoding="utf-8") == packing.POOLS.read_text(encoding="utf-8")
