@@ -161,7 +161,7 @@ _TWO = dict.fromkeys(
 )
 _FMS = Source(
     "emulated_trainer.py",
-    (*_BASE, "transformers==4.48.1", "tokenizers==0.21.0", "accelerate==1.3.0", "peft==0.14.0", "bitsandbytes==0.43.3"),
+    (*_BASE, "transformers==4.48.1", "tokenizers==0.21.0", "accelerate==1.0.1", "peft==0.13.2", "bitsandbytes==0.43.3"),
     _FMS_ROWS,
     gpu="a100-80gb",
     ranks=_TWO,
