@@ -133,7 +133,8 @@ def main() -> None:
             # As fms-hf-tuning does: what is trained is wrapped by itself.
             from peft.utils.other import fsdp_auto_wrap_policy
 
-            trainer.accelerator.state.fsdp_plugin.auto_wrap_policy = fsdp_auto_wrap_policy(model)
+            plugin: Any = trainer.accelerator.state.fsdp_plugin
+            plugin.auto_wrap_policy = fsdp_auto_wrap_policy(model)  # type: ignore[no-untyped-call]  # PEFT's
         trainer.train()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
@@ -53,6 +54,9 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
 @contextmanager
 def suspended_in_compiled(mode: ValueMode) -> Iterator[None]:
     """Suspend the mode in compiled functions: torch compiles none under it, and their kernels are not dispatched."""
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        yield  # nothing will be compiled, and the import takes a second
+        return
     from torch._dynamo import eval_frame
 
     context: Any = eval_frame.OptimizeContext
