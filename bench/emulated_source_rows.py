@@ -256,6 +256,10 @@ _BERT = _config(
 )  # fmt: skip
 
 
+# The Trainer's default at that date: its own AdamW, one weight at a time.
+_FORMER_ADAMW = ("--optimizer", "adamw_hf")
+
+
 def _classifier(*options: str) -> tuple[str, ...]:
     return (
         _BERT, "--task", "SequenceClassification", "--rows", "1", "--length", "512", "--accumulation", "4",
@@ -267,8 +271,8 @@ _TRANSFORMERS = Source(
     "emulated_trainer.py",
     _FMS.packages,
     {
-        "bert-02": _classifier(),
-        "bert-05": _classifier("--autocast", "fp16", _KEPT),
+        "bert-02": _classifier(*_FORMER_ADAMW),
+        "bert-05": _classifier("--autocast", "fp16", _KEPT, *_FORMER_ADAMW),
         "bert-09": _classifier("--autocast", "fp16", _KEPT, "--optimizer", "adamw_bnb_8bit"),
     },
     gpu="v100-16gb",
