@@ -47,6 +47,7 @@ def built(options: argparse.Namespace) -> Any:
     with no_init_weights(_enable=True):
         attention = {"attn_implementation": options.attention} if options.attention else {}
         model = kind.from_config(config, torch_dtype=_DTYPES[options.weights], **attention)
+    model.tie_weights()  # without weights to initialize it was left out
     torch.set_default_dtype(torch.float32)
     if options.quantized:
         quantize(model)
@@ -127,7 +128,14 @@ def main() -> None:
             **settings,
         )  # fmt: skip
         data = Rows(64 * options.rows * options.accumulation * 8, options.length, options.task != "CausalLM")
-        Trainer(model=model, args=arguments, train_dataset=data).train()
+        trainer = Trainer(model=model, args=arguments, train_dataset=data)
+        if options.fsdp and options.lora:
+            # As fms-hf-tuning does: what is trained is wrapped by itself.
+            from peft.utils.other import fsdp_auto_wrap_policy
+
+            plugin: Any = trainer.accelerator.state.fsdp_plugin
+            plugin.auto_wrap_policy = fsdp_auto_wrap_policy(model)  # type: ignore[no-untyped-call]  # PEFT's
+        trainer.train()
 
 
 if __name__ == "__main__":

@@ -57,6 +57,31 @@ def test_books_are_exact_and_survive_a_reset_of_the_peaks(tmp_path: Path) -> Non
     assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes())["segments"]
 
 
+def _compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    code, result = emulate(_SCRIPTS / "compiled.py")
+    assert code == 0, result["printed"][-2000:]
+    return result["measured"]["compilations"], result["printed"].splitlines()[-1].split()
+
+
+def test_what_is_compiled_takes_the_memory_of_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uncompiled, (peak_mib, *values) = _compiled(tmp_path, monkeypatch)
+    assert uncompiled == 0
+    assert int(peak_mib) < 400
+    assert values == ["1.0", "True"]
+
+
+def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulate(_SCRIPTS / "books.py")  # builds the library
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    uncompiled, (peak_mib, *_) = _compiled(tmp_path, monkeypatch)
+    assert uncompiled == 1
+    assert int(peak_mib) > 440  # the norm's input and the activation's are kept, too
+
+
 def test_a_reset_of_the_peaks_hides_none() -> None:
     code, result = emulate(_SCRIPTS / "books.py", arguments=("accelerator",))
     assert code == 0, result["printed"][-2000:]

@@ -153,8 +153,8 @@ def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
         yield "The script read no value that only a kernel would have computed."
     if measured["compilations"]:
         yield (
-            f"torch.compile was called {counted(measured['compilations'], 'time')} and is not emulated: "
-            "what was to be compiled ran as it is written, which may take other memory"
+            f"torch.compile was called {counted(measured['compilations'], 'time')}, but Triton or a C compiler is "
+            "missing: what was to be compiled ran as it is written, which may take other memory"
         )
     stubs = ", ".join(f"{each['name']} ({each['calls']})" for each in measured["stubs"])
     yield f"Functions that only pretended to succeed: {stubs or 'none'}"

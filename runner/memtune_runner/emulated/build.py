@@ -31,7 +31,8 @@ _NVIDIA_SONAME = re.compile(r"lib(cu|nv|nccl).*\.so[.\d]*")
 # libc10_cuda looks functions of the driver and NVML up by name and asserts that they exist.
 _LOOKED_UP = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w+)(?=\0)")
 # torch opens these by name, whether or not it is linked with them.
-_OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
+_DRIVER = "libcuda.so.1"
+_OPENED = (_DRIVER, "libnvidia-ml.so.1")
 # These compute into their arguments, or set or end something: they only have to succeed.
 _COMPUTES = re.compile(
     r"cublas(Lt)?([SDCZ]|Is|Id|Ic|Iz|Gemm|Dot|Matmul|Set|Destroy)\w*|\w+(Destroy|Set|Free)[A-Z]?\w*|cublasLt\w+Destroy"
@@ -122,6 +123,8 @@ def _build_into(directory: Path, binaries: Binaries, cuda: str) -> None:
     for soname in binaries.absent:
         # Opening one of these by name and looking a symbol up returns the emulation's.
         (empty / soname).write_bytes(elf.stubs(soname, LIBRARY, "$ORIGIN/.."))
+    # Triton links its launchers with this name.
+    (empty / "libcuda.so").symlink_to(_DRIVER)
 
 
 def prebuilt_library(cuda_major: int) -> Path:

@@ -59,6 +59,7 @@ def _preloading(library: Path) -> dict[str, str]:
     return {
         "LD_PRELOAD": prepended(str(library / LIBRARY), os.environ.get("LD_PRELOAD")),
         "LD_LIBRARY_PATH": prepended(str(library / "empty"), os.environ.get("LD_LIBRARY_PATH")),
+        "TRITON_LIBCUDA_PATH": str(library / "empty"),
     }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -48,6 +51,51 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
         variable._execution_engine, checkpoint.checkpoint, _text._str = engine, plain, text
 
 
+@contextmanager
+def suspended_in_compiled(mode: ValueMode) -> Iterator[None]:
+    """Suspend the mode in compiled functions: torch compiles none under it, and their kernels are not dispatched."""
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        yield  # nothing will be compiled, and the import takes a second
+        return
+    from torch._dynamo import eval_frame
+
+    context: Any = eval_frame.OptimizeContext
+    plain = context.__call__
+
+    def compiled(self: Any, function: Any) -> Any:
+        optimized = plain(self, function)
+        if not isinstance(optimized, FunctionType):
+            return optimized  # a module, whose forward pass comes here by itself
+
+        @functools.wraps(optimized)
+        def unfollowed(*args: Any, **kwargs: Any) -> Any:
+            with _suspended(mode):
+                return optimized(*args, **kwargs)
+
+        return unfollowed
+
+    context.__call__ = compiled
+    try:
+        yield
+    finally:
+        context.__call__ = plain
+
+
+@contextmanager
+def _suspended(mode: Any) -> Iterator[None]:
+    """Suspend the mode if it is the only one, and trust no value from then on."""
+    # With a mode of the script's above it, torch adds gradients out of place anyway.
+    if _modes() != [mode]:
+        yield
+        return
+    mode.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        mode.__enter__()
+        mode.doubt_numbers()
+
+
 class _Engine:
     """The autograd engine, wrapped to suspend the mode."""
 
@@ -60,12 +108,5 @@ class _Engine:
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         """Run torch's backward pass without the mode."""
-        # With a mode of the script's above it, torch adds gradients out of place anyway.
-        if _modes() != [self._mode]:
+        with _suspended(self._mode):
             return self._engine.run_backward(*args, **kwargs)
-        self._mode.__exit__(None, None, None)
-        try:
-            return self._engine.run_backward(*args, **kwargs)
-        finally:
-            self._mode.__enter__()
-            self._mode.doubt_numbers()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.util
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +27,7 @@ class Emulation:
         self.active = ExitStack()
 
     def torch_imported(self, torch: ModuleType) -> None:
-        """From here on no other rank is waited for, nothing is compiled, and values are followed."""
+        """From here on no other rank is waited for, and values are followed."""
         from memtune_runner.emulated import store
 
         if "RANK" in os.environ:
@@ -33,8 +35,12 @@ class Emulation:
         self.follow(torch)
 
     def follow(self, torch: ModuleType) -> None:
-        """From here on nothing is compiled, and values are followed."""
-        self._count_compilations(torch)
+        """From here on values are followed; compiled functions are compiled if that can be."""
+        if can_compile():
+            # A process for each thread would take memory that is the script's own on a machine with a GPU.
+            os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        else:
+            self._count_compilations(torch)
         self.active.enter_context(self._values.following())
 
     def _count_compilations(self, torch: ModuleType) -> None:
@@ -64,6 +70,12 @@ class Emulation:
             "compilations": self._compilations,
             "values": self._values.report(),
         }
+
+
+def can_compile() -> bool:
+    """Whether torch.compile has what it needs: Triton, and the C compiler that builds Triton's launchers."""
+    compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, filter(None, compilers)))
 
 
 def enter_children() -> None:

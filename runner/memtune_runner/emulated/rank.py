@@ -79,7 +79,7 @@ def _words(measured: Mapping[str, Any]) -> Iterator[str]:
         more = ", ..." if len(made_up) > _READS_TOLD else ""
         yield f"the script read {times} that no kernel has computed ({places}{more}); memory may depend on them"
     if measured["compilations"]:
-        yield "what torch.compile was to compile ran as it is written, which may take other memory"
+        yield "torch.compile found no Triton or no C compiler and compiled nothing, which may take other memory"
     if measured["stubs"]:
         names = ", ".join(each["name"] for each in measured["stubs"])
         yield f"functions that only pretended to succeed were called: {names}"

@@ -64,6 +64,12 @@ int cuModuleLoad(void **module) { return *module = new_handle(), SUCCESS; }
 int cuModuleLoadData(void **module) { return *module = new_handle(), SUCCESS; }
 int cuModuleLoadDataEx(void **module) { return *module = new_handle(), SUCCESS; }
 int cuModuleGetFunction(void **function) { return *function = new_handle(), SUCCESS; }
+int cuFuncSetAttribute(void) { return SUCCESS; }
+int cuFuncSetCacheConfig(void) { return SUCCESS; }
+int cuCtxGetLimit(size_t *limit) { return *limit = 0, SUCCESS; }
+int cuCtxSetLimit(void) { return SUCCESS; }
+int cuOccupancyMaxActiveClusters(int *clusters) { return *clusters = 1, SUCCESS; }
+int cuTensorMapEncodeTiled(void) { return SUCCESS; }
 int cuLinkCreate_v2(unsigned count, void *options, void *values, void **state) {
     return (void)count, (void)options, (void)values, *state = new_handle(), SUCCESS;
 }
