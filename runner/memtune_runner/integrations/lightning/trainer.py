@@ -203,7 +203,7 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
             self._end(trainer)
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            if probe is not None and probe.pruned is not None:
+            if probe is not None and probe.ended_early is not None:
                 # Validation was scheduled after steps that are not made.
                 trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
 
