@@ -37,7 +37,7 @@ class Enough(Word):
     @property
     def words(self) -> str:
         """The reason in words."""
-        return "the last two took the same time" if self is Enough.STEADY else "half of its time is over"
+        return "the last two are alike" if self is Enough.STEADY else "half of its time is over"
 
 
 def accumulation(settings: Settings) -> int:

@@ -83,4 +83,4 @@ def test_all_ranks_end_once_the_steps_are_steady(tmp_path: Path, monkeypatch: py
     assert first.steps == second.steps in range(3, 14)
     *_, before, last = first.measured_steps
     assert before.seconds == pytest.approx(last.seconds, rel=0.02)
-    assert f"the probe ends after {first.steps} steps: the last two took the same time" in outcomes[0].output
+    assert f"the probe ends after {first.steps} steps: the last two are alike" in outcomes[0].output
