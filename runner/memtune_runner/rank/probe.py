@@ -102,6 +102,10 @@ class Probe:
         is_through = steps >= self._wanted_steps or skipped >= MOST_SKIPPED_STEPS
         self.has_enough = self.ended_early is not None or is_through
 
+    def training_ends(self) -> None:
+        """Let the probe end with this step, the last one that the training has."""
+        self.has_enough = True
+
     def measured(self, seconds: float, tokens_per_second: float, device_bytes: int) -> None:
         """Record the last step's duration and throughput, 0 if unknown, and the peak bytes so far."""
         number = self._steps

@@ -84,3 +84,16 @@ def test_all_ranks_end_once_the_steps_are_steady(tmp_path: Path, monkeypatch: py
     *_, before, last = first.measured_steps
     assert before.seconds == pytest.approx(last.seconds, rel=0.02)
     assert f"the probe ends after {first.steps} steps: the last two are alike" in outcomes[0].output
+
+
+@pytest.mark.parametrize("script", [HF, LIGHTNING])
+def test_a_training_that_is_shorter_than_its_probe_still_evaluates_and_saves(
+    script: tuple[Path, str], tmp_path: Path
+) -> None:
+    path, integration = script
+    told = {**PROBE, "PROBE_STEPS": "100", "INTEGRATION": integration}
+    (outcome,) = run(path, "fp32-ddp-none-mb8x2", tmp_path, 1, **told)
+    report = outcome.report
+    assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
+    assert (report.evaluation_covered, report.save_covered) == (True, True)
+    assert report.steps in (3, 4)

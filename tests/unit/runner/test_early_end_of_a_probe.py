@@ -98,6 +98,13 @@ def test_an_unsteady_probe_ends_before_its_time_is_over(monkeypatch: pytest.Monk
     assert (slow.ended_early, slow.pruned) == (Enough.LATE, None)
 
 
+def test_a_training_without_another_step_ends_its_probe() -> None:
+    short = Probe(10)
+    play(short, (9.0, 1.0, 1))
+    short.training_ends()
+    assert (short.has_enough, short.ended_early) == (True, None)
+
+
 def test_where_nothing_is_computed_a_probe_ends_after_three_steps_for_all_ranks() -> None:
     settings = Settings(
         Plan.parse("bf16-z2-none-mb1x2"),
