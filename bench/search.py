@@ -16,7 +16,7 @@ from typing import NamedTuple, get_args
 
 from search_emulated import GRIDS
 from search_methods import Hunt, Method, composer_halving, deepspeed_order, grid_order, memtune, random_order
-from search_notes import EMULATED_NOTES, METHOD_NOTES, MODELLED_NOTES, PRUNING_NOTES, PUBLISHED_NOTES
+from search_notes import EMULATED_NOTES, METHOD_NOTES, MODELLED_NOTES, PUBLISHED_NOTES
 from search_published import published_tables
 from search_samplers import gp, tpe
 from search_tables import CASES, Table, table_of
@@ -40,7 +40,6 @@ METHODS: dict[str, Method] = {
     "DeepSpeed's order": deepspeed_order,
     "Composer's halving": composer_halving,
 }
-PRUNED_STEPS = (Tuning().probe_steps, 10, 30)
 NEVER = float("inf")
 
 
@@ -107,9 +106,7 @@ def hunted(job: Job, method: Method, seed: int) -> Hunt:
     return hunt
 
 
-def left_alone(
-    job: Job, seed: int, sampler: str = OURS, steps: int = Tuning().probe_steps, prunes: bool = False
-) -> Hunt:
+def left_alone(job: Job, seed: int, sampler: str = OURS, steps: int | None = None, prunes: bool = False) -> Hunt:
     """The operator's search until its own rules end it, since it cannot know when it found a good plan."""
     name = f"{job.name}/{seed}"
     hunt = Hunt(job.table(seed), Random(f"{name}/probes"), True, Tuning().max_probes, sampler, name, steps, prunes)
@@ -231,20 +228,6 @@ def print_blind(jobs: Sequence[Job], seeds: int) -> None:
     )
 
 
-def print_pruning(jobs: Sequence[Job], seeds: int) -> None:
-    """The savings from pruning when the operator's rules end the search."""
-    print("\n| steps of a probe | GPU-seconds without | with | saved | throughput without | with |")
-    print("|--:|--:|--:|--:|--:|--:|")
-    for steps in PRUNED_STEPS:
-        whole, early = (
-            [left_alone(job, seed, steps=steps, prunes=prunes) for job in jobs for seed in range(seeds)]
-            for prunes in (False, True)
-        )
-        spent, left = (sum(hunt.gpu_seconds for hunt in hunts) for hunts in (whole, early))
-        shares = [f"{statistics.mean(hunt.share for hunt in hunts):.2%}" for hunts in (whole, early)]
-        print(f"| {steps} | {spent:,.0f} | {left:,.0f} | {1 - left / spent:.1%} | {' | '.join(shares)} |")
-
-
 def print_samplers(jobs: Sequence[Job], seeds: int) -> None:
     """The cost and result of a job under each choice of `tuning.sampler`."""
     print("\n| sampler | probes | GPU-seconds | out of memory, mean | share of the best throughput | 10th percentile |")
@@ -268,8 +251,6 @@ def main() -> None:
     print(f"# How many probes find a good plan\n\nMade by `{COMMAND}`.\n")
     print(f"## Published measurements: {len(jobs)} jobs, {SEEDS} seeds\n\n{PUBLISHED_NOTES}\n")
     print_comparison(jobs, SEEDS, METHODS)
-    print(f"\n### Probes that end early, {FEW_SEEDS} seeds\n\n{PRUNING_NOTES}")
-    print_pruning(jobs, FEW_SEEDS)
     print(f"\n### The choices of tuning.sampler, {FEW_SEEDS} seeds\n\nLeft alone until the operator's rules end them.")
     print_samplers(jobs, FEW_SEEDS)
     print(f"\n## Emulated memory: {len(GRIDS)} jobs, {FEW_SEEDS} seeds\n\n{EMULATED_NOTES}\n")

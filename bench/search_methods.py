@@ -24,7 +24,8 @@ class Hunt:
     """One search of one table. It is over when a good plan was measured, or when the probes are spent.
 
     A ``blind`` search does not know when it found a good plan, as in reality. ``sampler`` is ``tuning.sampler``, seeded
-    by ``seed`` and the number of the probe. A probe has ``steps`` steps, or fewer in a hunt that ``prunes``.
+    by ``seed`` and the number of the probe. Without ``steps`` each probe is steady; with them their durations are
+    recorded ones, and in a hunt that ``prunes`` probes end early.
     """
 
     table: Table
@@ -33,7 +34,7 @@ class Hunt:
     most: int = MOST_PROBES
     sampler: str = MEMTUNE
     seed: str = ""
-    steps: int = Tuning().probe_steps
+    steps: int | None = None
     prunes: bool = False
     plans: list[Plan] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -47,7 +48,8 @@ class Hunt:
 
     def probe(self, plan: Plan) -> Outcome:
         """Measure a plan."""
-        outcome = self.table.probe(plan, self.random, self._target if self.prunes else NOTHING, self.steps)
+        target = self._target if self.prunes else NOTHING
+        outcome = self.table.probe(plan, self.random, self.steps, target, self.prunes)
         self.plans.append(plan)
         self.outcomes.append(outcome)
         self.found = self.found or (outcome.fits and self.table.is_good(plan))

@@ -6,6 +6,7 @@ from search_methods import MOST_PROBES
 from search_tables import GOOD, HEADROOM
 
 from memtune.api.tuning import Tuning
+from memtune.wire.pruning import STEADY_STEPS
 
 PUBLISHED_NOTES = f"""
 Each job is one that others ran with several plans and published ([the data](../data/README.md)); a search can
@@ -23,12 +24,6 @@ for each seed.
 Llama 3 8B, full, on 2 GPUs is left out: no published plan leaves {HEADROOM:.0%} of the GPU free. So is full
 fine-tuning on 1 GPU, which ran in pure bf16, as no plan of MemTune's does. These tables are small, 3 to 8 plans,
 and many of the plans are within 3% of the best one: they test the predicted memory more than the search.
-""".strip()
-
-PRUNING_NOTES = """
-The operator's search with and without early ends, on the same tables. What a probe costs is modelled (below). The
-30% that were asked for are missed: most of a short probe is its start, and these plans differ little in speed, so
-that few are sure to lose.
 """.strip()
 
 EMULATED_NOTES = """
@@ -55,8 +50,8 @@ A search ends when a probe has measured a plan that keeps {HEADROOM:.0%} of the 
 {GOOD:.0%} of the throughput of the best such plan. One that gave up before took for ever ("never"), and medians
 and percentiles count it so; "found" is the share of the others. MemTune ends by its own rules and may make
 {Tuning().max_probes} probes, its default; the others may make {MOST_PROBES}. A probe costs its start (30 s), its
-end (5 s) and {Tuning().probe_steps} shortened steps on every GPU of the job; one that runs out of memory costs
-its start and its end.
+end (5 s) and the {STEADY_STEPS} shortened steps of a steady probe on every GPU of the job; one that runs out of
+memory costs its start and its end. [pruning.md](pruning.md) has probes whose steps are not all alike.
 
 - All methods choose among the plans that the prediction does not rule out, which is a help to the others.
 - TPE and GPSampler are Optuna's, with one startup trial; TPE is multivariate; GPSampler has 5 seeds. They see

@@ -15,6 +15,8 @@ from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
+from step_times import durations
+
 from memtune.api.tuning import Tuning
 from memtune.controller.budget import ENDING_SECONDS, STARTUP_SECONDS
 from memtune.gpus.gpu import find
@@ -25,7 +27,7 @@ from memtune.model.architecture import Architecture, Kind
 from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import THROUGHPUT, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import NOTHING, Step, Target, pruned
+from memtune.wire.pruning import NOTHING, STEADY_STEPS, Step, Target, pruned, steady
 
 HEADROOM = Tuning().headroom_ratio
 # A plan is good from this share of the best throughput on.
@@ -40,8 +42,6 @@ _SPEED_OWN = 0.03  # of each plan
 # The difference between two probes of one plan.
 _MEMORY_NOISE = 0.003
 _SPEED_NOISE = 0.015
-# The difference between the steps of one probe; assumed.
-_STEP_NOISE = 0.05
 _DRAWS = 100
 
 
@@ -169,8 +169,19 @@ class Table:
         """A plan's true throughput over the best one's."""
         return self.rows[plan].tokens_per_second / self.rows[self.best].tokens_per_second
 
-    def probe(self, plan: Plan, random: Random, target: Target = NOTHING, steps: int = Tuning().probe_steps) -> Outcome:
-        """Run a plan for ``steps`` steps, or until it cannot beat the target: its result and its cost."""
+    def probe(
+        self,
+        plan: Plan,
+        random: Random,
+        steps: int | None = None,
+        target: Target = NOTHING,
+        ends_early: bool = False,
+    ) -> Outcome:
+        """Run a plan: its result and its cost.
+
+        Without ``steps`` the probe is steady. With them, its steps last as long as recorded ones do, and one that
+        ``ends_early`` makes no more of them than the runner would.
+        """
         row, usable_bytes = self.rows[plan], self.workload.gpu.usable_bytes
         tokens = self.workload.global_batch * self.workload.sequence_length
         if row.died or row.device_bytes > usable_bytes:
@@ -181,32 +192,37 @@ class Table:
         factor = random.lognormvariate(0.0, _MEMORY_NOISE)
         speed = row.tokens_per_second * random.lognormvariate(0.0, _SPEED_NOISE)
         device = min(int(row.device_bytes * factor), usable_bytes)
-        if speeds := _speeds_of_pruned(speed, device, target, steps):
-            steps, speed = len(speeds) + 1, statistics.median(speeds)
+        seconds = tokens / speed
+        each = [seconds] * (STEADY_STEPS - 1)
+        if steps is not None:
+            each = [seconds * ratio for ratio in durations(random, steps - 1)]
+        if ends_early:
+            each = _until_enough(each, tokens, device, target)
         return Outcome(
             died=False,
             fits=device <= usable_bytes * (1 - HEADROOM),
             allocated_bytes=int(row.allocated_bytes * factor),
             reserved_bytes=int(row.reserved_bytes * factor),
             device_bytes=device,
-            step_seconds=tokens / speed,
-            tokens_per_second=speed,
-            gpu_seconds=self._cost(steps * tokens / speed * _shortened(plan)),
-            steps=steps,
+            step_seconds=statistics.median(each),
+            tokens_per_second=tokens / statistics.median(each),
+            # The first step is as long as the others here: what it loads and compiles is part of the start.
+            gpu_seconds=self._cost((seconds + sum(each)) * _shortened(plan)),
+            steps=len(each) + 1,
         )
 
     def _cost(self, seconds: float) -> float:
         return (STARTUP_SECONDS + seconds + ENDING_SECONDS) * self.workload.world
 
 
-def _speeds_of_pruned(speed: float, device_bytes: int, target: Target, steps: int) -> list[float]:
-    """The speeds of a pruned probe's steps but the first, up to the one that rules its plan out; else none."""
-    random, speeds = Random(speed), list[float]()
-    for _ in range(2, steps):
-        speeds.append(speed * random.lognormvariate(0.0, _STEP_NOISE))
-        if pruned(target, [Step(each, device_bytes) for each in speeds]):
-            return speeds
-    return []
+def _until_enough(seconds: list[float], tokens: int, device_bytes: int, target: Target) -> list[float]:
+    """The steps that a probe makes behind its first, as `memtune_runner.rank.probe` decides."""
+    seen = list[Step]()
+    for each in seconds:
+        seen.append(Step(tokens / each, device_bytes, each))
+        if pruned(target, seen) or steady(seen):
+            break
+    return seconds[: len(seen)]
 
 
 def _shortened(plan: Plan) -> float:

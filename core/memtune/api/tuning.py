@@ -97,7 +97,9 @@ class Tuning(SpecBlock):
         default=1, description="Probe runs at the same time, each on the job's number of GPUs."
     )
     probe_steps: Annotated[Count, Field(le=100)] = Field(
-        default=3, description="Optimizer steps of one probe run, each shortened to at most two micro-batches."
+        default=10,
+        description="Most optimizer steps of one probe run, each shortened to at most two micro-batches. A probe ends "
+        "after its third step, or a later one, if that one and the step before took the same time to 2%.",
     )
     max_gpu_seconds: Annotated[Count, Field(le=MOST)] | None = Field(
         default=None, description="Most GPU-seconds that all probes may take; 600 for each GPU of the job if left out."

@@ -14,6 +14,7 @@ from memtune.controller.stale_probes import current
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
+from memtune.wire.pruning import STEADY_STEPS
 
 # From a container's start to its first step: imports, rendezvous, building and sharding the model.
 STARTUP_SECONDS = 30.0
@@ -109,7 +110,7 @@ def cost(job: Job, probes: Sequence[RunStatus], plan: Plan, step_seconds: float)
         return float(known) + ENDING_SECONDS * world
     # A shortened step has fewer micro-batches; the optimizer's part is small in comparison.
     share = min(plan.accumulation, _SHORTENED) / plan.accumulation
-    steps = job.spec.tuning.probe_steps * step_seconds * share
+    steps = min(job.spec.tuning.probe_steps, STEADY_STEPS) * step_seconds * share
     return (STARTUP_SECONDS + steps + ENDING_SECONDS) * world
 
 

@@ -1,6 +1,6 @@
-"""Pruning: when a probe may end early because its plan can no longer win, or leaves too little memory free.
+"""Early ends of probes: the plan can no longer win, it leaves too little memory free, or its steps are steady.
 
-The runner, which ends its own probe, and the pruner of an Optuna study share this rule.
+The runner ends its own probe. The pruner of an Optuna study shares the rule of what can no longer win.
 """
 
 from __future__ import annotations
@@ -10,6 +10,10 @@ from typing import NamedTuple
 
 from memtune.words import Word
 
+# The steps of a probe whose steps are steady: one that warms up, and two that agree.
+STEADY_STEPS = 3
+# Two steps agree if one takes no more than this much longer; bench/pruning.py has how far they are from longer probes.
+_AGREE = 0.02
 # By how much the fastest of several steps may be slower than the plan really is; a single step may lose a third to late
 # kernel compilation or a slow disk.
 _NOISE = 0.1
@@ -39,10 +43,11 @@ NOTHING = Target()
 
 
 class Step(NamedTuple):
-    """A step after the first: tokens per second (0 if unknown), and the peak up to its end."""
+    """A step after the first: tokens per second (0 if unknown), the peak up to its end, and seconds (0 if unknown)."""
 
     tokens_per_second: float
     device_bytes: int
+    seconds: float = 0.0
 
 
 def pruned(target: Target, steps: Sequence[Step]) -> Pruned | None:
@@ -54,3 +59,15 @@ def pruned(target: Target, steps: Sequence[Step]) -> Pruned | None:
     if speeds and max(speeds) * (1 + noise) < target.tokens_per_second:
         return Pruned.SPEED
     return None
+
+
+def steady(steps: Sequence[Step]) -> bool:
+    """Whether the last two steps took the same time, and the last one no more memory than all before.
+
+    Steps without a time agree: there is none to wait for where nothing is computed.
+    """
+    if len(steps) < 2:
+        return False
+    before, last = steps[-2:]
+    shorter, longer = sorted((before.seconds, last.seconds))
+    return longer <= shorter * (1 + _AGREE) and before.device_bytes == last.device_bytes

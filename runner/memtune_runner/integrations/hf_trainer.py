@@ -195,6 +195,8 @@ def _probe_callback(probe: Probe, trainer: Any) -> Any:
         """Ends the training after the probe's last step, with one evaluation batch and one save."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            if state.global_step >= state.max_steps:
+                probe.training_ends()
             if probe.has_enough:
                 control.should_evaluate = trainer.eval_dataset is not None
                 control.should_save = True

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 
-from memtune.wire.pruning import Pruned
 from memtune_runner.rank import shared_store
 
 # All ranks end a step at about the same time, because its gradients are reduced over them.
@@ -21,8 +20,8 @@ _PREFIX = "memtune/probe-step"
 _GO_ON = "go on"
 
 
-def on(step: int, mine: Pruned | None, world: int) -> Pruned | None:
-    """Return why the probe ends on every rank with this step; None if it goes on. ``mine`` is this rank's own decision.
+def on(step: int, mine: str | None, world: int) -> str | None:
+    """Return why the probe ends on every rank with this step; None if it goes on. ``mine`` is this rank's own reason.
 
     Ranks without a common store never end a probe early.
     """
@@ -46,4 +45,4 @@ def on(step: int, mine: Pruned | None, world: int) -> Pruned | None:
         word = store.compare_set(decided, "", wanted).decode()
     except RuntimeError:  # the store is gone with its host, and the probe will end soon
         return None
-    return None if word == _GO_ON else Pruned(word)
+    return None if word == _GO_ON else word

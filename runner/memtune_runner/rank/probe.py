@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from memtune.plans.plan import Plan
 from memtune.wire.applied import shortened_accumulation
-from memtune.wire.pruning import NOTHING, Pruned, Step, Target, pruned
-from memtune.wire.report import MOST_STEPS, MeasuredStep
+from memtune.wire.pruning import NOTHING, STEADY_STEPS, Pruned, Step, Target, pruned, steady
+from memtune.wire.report import MOST_STEPS, Device, MeasuredStep
+from memtune.words import Word
 from memtune_runner.rank import agreement
 from memtune_runner.rank.settings import Settings
 
-DEFAULT_STEPS = 3
+DEFAULT_STEPS = 10
 # A dynamic loss scale starts at 2^16 or 2^32 and is halved at each skipped step; after so many, no scale fits.
 MOST_SKIPPED_STEPS = 64
 # The first step creates the optimizer's states: it is the slowest, and only later steps need as much memory.
 _WARM_UP_STEPS = 1
+# A probe that is this far through its time ends with the steps that it has: it still has to evaluate, save and report.
+_LATE = 0.5
 
 
 class ProbeFinished(BaseException):
     """Ends the script of a finished probe. A BaseException, so that ``except Exception`` does not catch it."""
+
+
+class Enough(Word):
+    """Why a probe needs no further step though its plan may win."""
+
+    STEADY = "steady"
+    LATE = "late"
+
+    @property
+    def words(self) -> str:
+        """The reason in words."""
+        return "the last two are alike" if self is Enough.STEADY else "half of its time is over"
 
 
 def accumulation(settings: Settings) -> int:
@@ -36,23 +53,33 @@ def effective_plan(settings: Settings) -> Plan:
 class Probe:
     """Decides when a probe is over. An integration that still evaluates and saves ends it by itself."""
 
-    def __init__(self, steps: int, target: Target = NOTHING, world: int = 1) -> None:
+    def __init__(self, steps: int, target: Target = NOTHING, world: int = 1, seconds: float = math.inf) -> None:
         self.world = world
         self._wanted_steps, self._target = steps, target
+        self._late_at = time.monotonic() + seconds * _LATE
         self._seen: list[Step] = []
         self._measured: list[MeasuredStep] = []
-        self.pruned: Pruned | None = None
+        self.ended_early: Pruned | Enough | None = None
         self._deferred = False
         self._last_act: Callable[[], None] | None = None
         self._is_ending = False
-        self._steps = 0
+        self._steps = self._skipped = 0
         self.evaluated = False  # since the last step
         self.has_enough = False
 
     @classmethod
     def of(cls, settings: Settings, world: int) -> Probe | None:
         """Return the probe of a run with ``world`` ranks; None for a train run."""
-        return cls(settings.probe_steps or DEFAULT_STEPS, settings.target, world) if settings.is_probe else None
+        if not settings.is_probe:
+            return None
+        steps, seconds = settings.probe_steps or DEFAULT_STEPS, settings.probe_seconds or math.inf
+        # On an emulated GPU one rank stands for all, and has nobody to agree with.
+        return cls(steps, settings.target, 1 if settings.device is Device.EMULATED else world, seconds)
+
+    @property
+    def pruned(self) -> Pruned | None:
+        """Return why the plan can no longer win; None if it may."""
+        return self.ended_early if isinstance(self.ended_early, Pruned) else None
 
     @property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
@@ -71,20 +98,34 @@ class Probe:
 
     def stepped(self, steps: int, skipped: int) -> None:
         """Record the steps made and skipped so far."""
-        self._steps = steps + skipped
-        self.has_enough = self.pruned is not None or steps >= self._wanted_steps or skipped >= MOST_SKIPPED_STEPS
+        self._steps, self._skipped = steps + skipped, skipped
+        is_through = steps >= self._wanted_steps or skipped >= MOST_SKIPPED_STEPS
+        self.has_enough = self.ended_early is not None or is_through
+
+    def training_ends(self) -> None:
+        """Let the probe end with this step, the last one that the training has."""
+        self.has_enough = True
 
     def measured(self, seconds: float, tokens_per_second: float, device_bytes: int) -> None:
         """Record the last step's duration and throughput, 0 if unknown, and the peak bytes so far."""
         number = self._steps
         if number <= _WARM_UP_STEPS:
             return
-        self._seen.append(Step(tokens_per_second, device_bytes))
+        self._seen.append(Step(tokens_per_second, device_bytes, seconds))
         if seconds:
             self._measured.append(MeasuredStep(number, round(seconds, 6), device_bytes))
-        if any(self._target) and not self.has_enough:
-            self.pruned = agreement.on(number, pruned(self._target, self._seen), self.world)
-            self.has_enough = self.pruned is not None
+        # All ranks have to ask at the same steps, so nothing that one of them measured may decide whether they ask.
+        may_have_enough = number - self._skipped >= STEADY_STEPS
+        if (any(self._target) or may_have_enough) and not self.has_enough:
+            mine = pruned(self._target, self._seen) or (self._enough() if may_have_enough else None)
+            reason = agreement.on(number, mine, self.world)
+            self.ended_early = _REASONS[reason] if reason else None
+            self.has_enough = self.ended_early is not None
+
+    def _enough(self) -> Enough | None:
+        if steady(self._seen):
+            return Enough.STEADY
+        return Enough.LATE if time.monotonic() > self._late_at else None
 
     def forward_begins(self, is_evaluation: bool) -> None:
         """Raise ProbeFinished if the script goes on after the last step; one evaluation batch may still run.
@@ -108,6 +149,7 @@ class Probe:
         raise ProbeFinished(f"the probe has seen enough after {self._steps} steps")
 
 
+_REASONS: dict[str, Pruned | Enough] = {str(each): each for each in (*Pruned, *Enough)}
 _current: Probe | None = None
 
 

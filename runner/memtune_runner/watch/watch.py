@@ -284,9 +284,9 @@ class Watch:
         seconds, tokens = (is_timed and self.pace.last_step(self.settings.plan.accumulation)) or (0.0, 0.0)
         speed = tokens * probe.world / seconds if seconds else 0.0
         probe.measured(seconds, speed, self.record.memory().peak_device_bytes)
-        if probe.pruned is not None and self.rank == 0:
-            text = f"memtune: the probe ends after {self.counter.steps} steps: its plan is {probe.pruned.words}"
-            print(text, file=sys.stderr, flush=True)
+        if probe.ended_early is not None and self.rank == 0:
+            why = f"its plan is {probe.pruned.words}" if probe.pruned else probe.ended_early.words
+            print(f"memtune: the probe ends after {self.counter.steps} steps: {why}", file=sys.stderr, flush=True)
 
     def _read_now_and_then(self, now: float) -> None:
         if now - self._last_reading < READING_PERIOD_SECONDS:

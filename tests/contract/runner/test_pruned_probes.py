@@ -1,4 +1,4 @@
-"""Probes that cannot beat the best plan end early, on all ranks at once and like any other probe."""
+"""Probes that cannot beat the best plan, or are steady, end early: on all ranks at once and like any other probe."""
 
 from __future__ import annotations
 
@@ -69,7 +69,31 @@ def test_all_ranks_end_after_the_second_step_and_still_evaluate(
 
 
 def test_a_probe_that_may_win_makes_all_of_its_steps(tmp_path: Path) -> None:
-    told = {"PROBE_TARGET_TOKENS": "1", "PROBE_TARGET_BYTES": str(2**40), "PROBE_STEPS": "4"}
+    told = {"PROBE_TARGET_TOKENS": "1", "PROBE_TARGET_BYTES": str(2**40), "PROBE_STEPS": "3"}
     for outcome in run(SCRIPTS / "ddp_loop.py", "fp32-ddp-none-mb4x2", tmp_path, 2, **{**PROBE, **told}):
-        assert (outcome.report.steps, outcome.report.pruned) == (4, None), outcome.output[-3000:]
-        assert [step.number for step in outcome.report.measured_steps] == [2, 3, 4]
+        assert (outcome.report.steps, outcome.report.pruned) == (3, None), outcome.output[-3000:]
+        assert [step.number for step in outcome.report.measured_steps] == [2, 3]
+
+
+def test_all_ranks_end_once_the_steps_are_steady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOWED_SCRIPT", str(SCRIPTS / "ddp_loop.py"))
+    outcomes = run(PROGRAMS / "slow_optimizer.py", "fp32-ddp-none-mb4x2", tmp_path, 2, **{**PROBE, "PROBE_STEPS": "14"})
+    first, second = (outcome.report for outcome in outcomes)
+    assert (first.ending, first.pruned) == (Ending.SUCCEEDED, None), outcomes[0].output[-3000:]
+    assert first.steps == second.steps in range(3, 14)
+    *_, before, last = first.measured_steps
+    assert before.seconds == pytest.approx(last.seconds, rel=0.02)
+    assert f"the probe ends after {first.steps} steps: the last two are alike" in outcomes[0].output
+
+
+@pytest.mark.parametrize("script", [HF, LIGHTNING])
+def test_a_training_that_is_shorter_than_its_probe_still_evaluates_and_saves(
+    script: tuple[Path, str], tmp_path: Path
+) -> None:
+    path, integration = script
+    told = {**PROBE, "PROBE_STEPS": "100", "INTEGRATION": integration}
+    (outcome,) = run(path, "fp32-ddp-none-mb8x2", tmp_path, 1, **told)
+    report = outcome.report
+    assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
+    assert (report.evaluation_covered, report.save_covered) == (True, True)
+    assert report.steps in (3, 4)

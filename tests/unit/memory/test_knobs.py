@@ -18,7 +18,7 @@ from memtune.memory.formulas.step_trace import packing, step_trace
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.plans.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Checkpointing, Knob, Precision
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Attention, Checkpointing, Knob, Precision
 from memtune.plans.plan import Plan
 from memtune.units import MIB
 
@@ -117,3 +117,14 @@ def test_max_split_size_moves_what_is_reserved_as_the_replay_says() -> None:
     share, live = 1 + PACKINGS["flattened"].share, before.allocated.expected
     rest = before.reserved.expected - share * live
     assert after.reserved.expected == pytest.approx(max(share * ratio, 1.02) * live + rest * ratio)
+
+
+@pytest.mark.parametrize("checkpointing", CHECKPOINTINGS)
+@pytest.mark.parametrize("rest", ["z3-none-mb1x8", "fsdp-none-mb8x1", "ddp-none-mb4x2"])
+def test_attention_leaves_nothing_to_search(rest: str, checkpointing: Checkpointing) -> None:
+    plan = replace(Plan.parse(f"bf16-{rest}"), checkpointing=checkpointing)
+    flash, sdpa, eager = (PREDICTOR.predict(replace(plan, attention=each)) for each in Attention)
+    assert flash.device.expected <= sdpa.device.expected <= eager.device.expected
+    seconds = [each.step_seconds.expected for each in (flash, sdpa, eager)]
+    assert seconds == sorted(seconds)
+    assert seconds[1] <= seconds[0] * 1.02

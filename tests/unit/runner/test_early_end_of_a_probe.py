@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from memtune.plans.plan import Plan
 from memtune.wire.pruning import Pruned, Target
-from memtune.wire.report import MeasuredStep
+from memtune.wire.report import Device, MeasuredStep
+from memtune.wire.run import RunKind
 from memtune_runner.rank import agreement, probe, shared_store
-from memtune_runner.rank.probe import Probe, ProbeFinished
+from memtune_runner.rank.probe import Enough, Probe, ProbeFinished
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.pace import Pace
 
 TARGET = Target(tokens_per_second=1000, device_bytes=100)
@@ -52,11 +55,72 @@ def test_it_stays_ended_and_its_last_step_ends_it_as_ever() -> None:
     assert (whole.has_enough, whole.pruned) == (True, None), "there was nothing left to save"
 
 
-def test_without_a_target_no_probe_ends_early() -> None:
+def test_without_a_target_nothing_is_too_slow_or_too_large() -> None:
     first = Probe(10)
-    play(first, (1.0, 1.0, 2**60), (1.0, 1.0, 2**60), (1.0, 1.0, 2**60))
+    play(first, (1.0, 1.0, 2**60), (1.0, 1.0, 2**60), (2.0, 0.5, 2**60))
     assert not first.has_enough
-    assert first.measured_steps == (MeasuredStep(2, 1.0, 2**60), MeasuredStep(3, 1.0, 2**60))
+    assert first.measured_steps == (MeasuredStep(2, 1.0, 2**60), MeasuredStep(3, 2.0, 2**60))
+
+
+def test_a_probe_ends_once_its_steps_are_steady() -> None:
+    probe = Probe(10)
+    play(probe, (9.0, 1.0, 80), (4.0, 2.0, 90), (1.0, 8.0, 90))
+    assert not probe.has_enough, "the second step compiled something, too"
+    play(probe, (9.0, 1.0, 80), (4.0, 2.0, 90), (1.0, 8.0, 90), (1.01, 7.9, 90))
+    assert (probe.has_enough, probe.ended_early, probe.pruned) == (True, Enough.STEADY, None), "its plan may win"
+    with pytest.raises(ProbeFinished, match="after 4 steps"):
+        probe.forward_begins(is_evaluation=False)
+
+
+def test_skipped_steps_are_steady_without_an_optimizer_and_do_not_count() -> None:
+    probe = Probe(10)
+    for skipped in range(1, 6):
+        probe.stepped(0, skipped)
+        probe.measured(1.0, 1.0, 1)
+    assert not probe.has_enough
+    for steps in range(1, 4):
+        probe.stepped(steps, 5)
+        probe.measured(1.0, 1.0, 2)
+        assert probe.has_enough is (steps == 3)
+
+
+def test_an_unsteady_probe_ends_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("memtune_runner.rank.probe.time.monotonic", lambda: now)
+    slow = Probe(10, seconds=300.0)
+    now = 249.0
+    play(slow, (9.0, 1.0, 1), (9.0, 1.0, 1), (5.0, 2.0, 1))
+    assert not slow.has_enough
+    now = 251.0
+    play(slow, (9.0, 1.0, 1), (9.0, 1.0, 1))
+    assert not slow.has_enough, "one step after the first shows nothing"
+    play(slow, (9.0, 1.0, 1), (9.0, 1.0, 1), (5.0, 2.0, 1))
+    assert (slow.ended_early, slow.pruned) == (Enough.LATE, None)
+
+
+def test_a_training_without_another_step_ends_its_probe() -> None:
+    short = Probe(10)
+    play(short, (9.0, 1.0, 1))
+    short.training_ends()
+    assert (short.has_enough, short.ended_early) == (True, None)
+
+
+def test_where_nothing_is_computed_a_probe_ends_after_three_steps_for_all_ranks() -> None:
+    settings = Settings(
+        Plan.parse("bf16-z2-none-mb1x2"),
+        RunKind.PROBE,
+        "env",
+        global_batch=16,
+        sequence_length=32,
+        gpus_per_node=8,
+        device=Device.EMULATED,
+        gpu_name="h100-80gb",
+        gpu_memory_bytes=2**30,
+    )
+    emulated = Probe.of(settings, world=8)
+    assert emulated is not None
+    play(emulated, (0.0, 0.0, 1), (0.0, 0.0, 2), (0.0, 0.0, 2))
+    assert emulated.ended_early is Enough.STEADY
 
 
 def test_of_many_steps_a_report_has_some_with_the_first_and_the_last() -> None:
@@ -106,11 +170,11 @@ class Ranks:
         monkeypatch.setattr(agreement, "_GATHERING", timedelta(seconds=0.3))
         monkeypatch.setattr(agreement, "_FOLLOWING", timedelta(seconds=0.6))
 
-    def agree(self, wishes: dict[int, tuple[int, Pruned | None]]) -> list[Pruned | None]:
+    def agree(self, wishes: dict[int, tuple[int, Pruned | None]]) -> list[str | None]:
         """Let each rank agree at its step, with its own decision."""
         barrier = Barrier(len(wishes))
 
-        def ask(rank: int) -> Pruned | None:
+        def ask(rank: int) -> str | None:
             self._own.rank = rank
             barrier.wait()
             step, mine = wishes[rank]

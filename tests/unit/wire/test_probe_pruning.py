@@ -1,4 +1,4 @@
-"""When a probe may end early."""
+"""When a probe may end early: because its plan cannot win, or because its steps are steady."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtune.api.status import Status
 from memtune.controller.job_knowledge import model_of
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT
-from memtune.wire.pruning import Pruned, Step, Target, pruned
+from memtune.wire.pruning import Pruned, Step, Target, pruned, steady
 
 GIB = 2**30
 speeds = st.floats(min_value=0.1, max_value=1e9)
@@ -86,3 +86,27 @@ def test_what_there_is_to_beat_depends_on_the_objective() -> None:
     found = {each: target_of(replace(model, objective=each), 1234.5, 5 * GIB) for each in (THROUGHPUT, MEMORY, BOTH)}
     assert found == {THROUGHPUT: Target(1234, most), MEMORY: Target(0, 5 * GIB), BOTH: Target(0, most)}
     assert target_of(replace(model, objective=MEMORY), 1.0, model.usable_bytes) == Target(0, most)
+
+
+def lasting(*seconds: float, device_bytes: int = 1) -> list[Step]:
+    return [Step(0.0, device_bytes, each) for each in seconds]
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_steady"),
+    [
+        ([], False),
+        (lasting(1.0), False),
+        (lasting(1.0, 1.02), True),
+        (lasting(1.02, 1.0), True),
+        (lasting(1.0, 1.021), False),
+        (lasting(4.0, 1.0), False),  # late compilation
+        (lasting(4.0, 1.0, 1.01), True),
+        (lasting(1.0, 1.0, 1.5), False),  # they count in their order
+        (lasting(1.0) + lasting(1.0, device_bytes=2), False),  # a longer batch may follow
+        (lasting(0.0, 0.0), True),  # nothing is computed
+        (lasting(1.0, 0.0), False),  # the last one evaluated, too
+    ],
+)
+def test_steps_are_steady_once_two_in_a_row_take_the_same(seen: list[Step], is_steady: bool) -> None:
+    assert steady(seen) is is_steady

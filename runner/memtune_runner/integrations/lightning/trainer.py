@@ -203,9 +203,8 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
             self._end(trainer)
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            if probe is not None and probe.pruned is not None:
-                # Validation was scheduled after steps that are not made.
-                trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
+            if probe is not None:
+                _batch_ended(probe, trainer)
 
         def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
             if settings.resume_from is not None and fits.is_current and trainer.state.fn.value == "fit":
@@ -217,6 +216,15 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
                 probe.finish()
 
     return FollowPlan()
+
+
+def _batch_ended(probe: Probe, trainer: Any) -> None:
+    is_last_epoch = trainer.current_epoch + 1 == trainer.max_epochs
+    if trainer.global_step == trainer.max_steps or (trainer.is_last_batch and is_last_epoch):
+        probe.training_ends()
+    if probe.has_enough:
+        # Validation may have been scheduled after steps that are not made.
+        trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
 
 
 def _recount(checkpoint: dict[str, Any], settings: Settings) -> None:
