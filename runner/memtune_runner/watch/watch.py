@@ -114,7 +114,8 @@ class Watch:
             return False
         if not learns(module):
             return False
-        trains = torch.is_grad_enabled() and (module.training or library_step.goes_on())
+        is_training_mode = module.training or library_step.goes_on()
+        trains = torch.is_grad_enabled() and (is_training_mode or self.tally.trains_in_evaluation_mode)
         if self.evaluates and not trains:
             return False  # a part of a batch that is already evaluated
         if self.probe is not None:
@@ -123,6 +124,8 @@ class Watch:
         size = batch_size(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         self.pass_began()
+        if torch.is_grad_enabled() and not is_training_mode and size is not None:
+            self.tally.undecided_forward_began(samples, size.tokens)
         if not trains:
             self._evaluation_peak.forward_begins()
             self._evaluation_began()
@@ -134,7 +137,7 @@ class Watch:
         self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)
-        if size is not None:
+        if is_training_mode and size is not None:
             self.tally.forward_began(samples, size.tokens)
         self.busy = True
         return True
@@ -416,9 +419,12 @@ class Watch:
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, self.statistics.device_type)
         is_first = self.out_of_memory is None
-        if self._is_in_loop():
-            self.ran_out_in = phases.current()
-        self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
+        # Before the first backward pass, the mode alone does not tell that the script trains in it.
+        is_first_pass = self.tally.is_undecided and not self.counter.backward_passes
+        phase = Phase.FORWARD if is_first_pass else phases.current()
+        if is_first_pass or self._is_in_loop():
+            self.ran_out_in = phase
+        self.out_of_memory = OutOfMemory(phase, requested_bytes, largest)
         path = self.settings.report_path
         if path is not None and is_first:  # a script may retry with a smaller batch and fail again and again
             self._write_companion(self.statistics, path.parent, largest)

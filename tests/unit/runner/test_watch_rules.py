@@ -112,6 +112,22 @@ def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passe
     assert tally.trained_samples is None, "the same samples may have been trained by both"
 
 
+def test_a_forward_pass_in_evaluation_mode_trains_if_a_backward_pass_is_the_next_to_follow() -> None:
+    tally = Tally()
+    tally.undecided_forward_began(16, 16)  # an evaluation that computes gradients for nothing
+    tally.evaluation_began(16)
+    tally.forward_began(4, 4)
+    tally.backward_began()
+    assert (tally.trains_in_evaluation_mode, tally.micro_batch, tally.evaluation_batch) == (False, 4, 16)
+    for _ in range(2):
+        tally.undecided_forward_began(8, 8)
+        tally.backward_began()
+    tally.backward_began()  # of the same forward pass
+    assert (tally.trains_in_evaluation_mode, tally.micro_batch) == (True, 8)
+    tally.stepped(1)
+    assert tally.trained_samples == 4 + 8 + 8
+
+
 def test_optimizers_that_ever_step_on_the_same_gradients_do_not_take_turns() -> None:
     tally = Tally()
     for step in range(6):  # a second optimizer steps before the main one in every third step
