@@ -86,8 +86,8 @@ class Tally:
 
     @property
     def samples_per_step(self) -> int | None:
-        """Its samples, over all ranks."""
-        return self._of_step(each.samples for each in self._steps.values())
+        """Its samples, over all ranks; None where no model's inputs tell them."""
+        return self._of_step(each.samples for each in self._steps.values()) or None
 
     @property
     def micro_steps_now(self) -> int:
