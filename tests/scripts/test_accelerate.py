@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, Material
+from script_material import HF_CONFIG, Material, save_llama
 from script_runs import CHECKPOINTS, LENGTH, PROGRAMS, Ended, job, run, shrinking
 
 # What the scripts of accelerate train on in a step, whatever they are told.
@@ -17,13 +18,13 @@ BLOCKS = {"globalBatchSize": 8, "sequenceLength": 120, "attention": "sdpa"}
 LIMITED = ("--checkpointing-steps", "2", "--max-train-steps", "11")
 
 
-def of_accelerate(script: str, material: Material, directory: Path, plan: str) -> Ended:
+def of_accelerate(script: str, weights: Path, material: Material, directory: Path, plan: str, **spec: Any) -> Ended:
     """Run a script of accelerate's where its data set and its metric lie under their names."""
     for each in material.hub.iterdir():
         (directory / each.name).symlink_to(each)
     module = f"accelerate.test_utils.scripts.external_deps.{script}"
-    command = ["accelerate", "launch", "-m", module, "--model_name_or_path", str(material.llama), *EPOCHS]
-    return run(job(command, plan, "accelerate", training=OWN_BATCH), directory)
+    command = ["accelerate", "launch", "-m", module, "--model_name_or_path", str(weights), *EPOCHS]
+    return run(job(command, plan, "accelerate", training=OWN_BATCH, **spec), directory)
 
 
 def causal_lm(material: Material, *more: str) -> list[str]:
@@ -40,9 +41,31 @@ def test_accelerates_own_scripts_are_trained_as_planned(
     script: str, plan: str, material: Material, tmp_path: Path
 ) -> None:
     # The first of them checks the learning rate that its own schedule comes to, in fp32.
-    ended = of_accelerate(script, material, tmp_path, plan)
+    ended = of_accelerate(script, material.llama, material, tmp_path, plan)
     ended.check_applied()
     assert ended.samples == 96, "two epochs of 48"
+
+
+def test_a_script_that_never_saves_recovers_from_an_evaluation_that_is_too_large(
+    material: Material, tmp_path: Path
+) -> None:
+    # Of sixteen rows, what a layer passes on needs a segment of 20 MiB.
+    config = {**HF_CONFIG, "intermediate_size": 2560}
+    ended = of_accelerate(
+        "test_performance",
+        save_llama(tmp_path / "model", config),
+        material,
+        tmp_path,
+        "fp32-ddp-none-mb2x8-sdpa",
+        model={"hfConfig": config},
+        resources=shrinking("64Mi", 1, "55%"),
+    )
+    first, last = ended.status["attempts"]
+    assert (first["verdict"], first["outOfMemory"]) == ("device-oom", "evaluation")
+    assert (last["verdict"], last["plan"], last["rung"]) == ("succeeded", first["plan"], "evaluation-batch")
+    assert (last["resumedSamples"], ended.reports[-1].applied.evaluation_batch) == (0, 2)
+    ended.check_applied()
+    assert ended.samples == 96
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def trained(status: Status) -> str:
     """How far a successful train run got; called the end only if it is known to be all of the training."""
     done, total = status.trained_samples, status.total_samples
     if not done:
-        return "has trained to its end"
+        return "has ended well"
     if not total:
         return f"has ended well after {done:,} samples"
     if done < total:

@@ -1,12 +1,14 @@
 """Intercepts launchers that a program calls as a function: `trl sft` calls accelerate's, `tune run` torch's.
 
-Workers started by them would escape MemTune. The calling process already is a rank, so it runs the script itself, and
-the launcher returns when the script has ended.
+Workers started by them would escape MemTune. The calling process already is a rank, so it runs the script itself, or
+its part of what ``torch.multiprocessing.spawn`` would start, and the launcher returns when that has ended.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memtune_runner.command import accelerate_options, run_target
@@ -17,14 +19,16 @@ from memtune_runner.rank.bad_input import BadInputError
 if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.ranks import Rank
 
 
-def install(imports: ImportWatch, patches: Patches) -> None:
+def install(imports: ImportWatch, patches: Patches, rank: Rank) -> None:
     """Replace the launchers as soon as the program imports them."""
     imports.when_imported(
         "accelerate.commands.launch", lambda module: patches.wrap(module, "launch_command", _accelerate)
     )
     imports.when_imported("torch.distributed.run", lambda module: patches.wrap(module, "run", _torchrun))
+    imports.when_imported("torch.multiprocessing", lambda module: patches.wrap(module, "spawn", partial(_spawn, rank)))
 
 
 def _accelerate(_launch: object, args: Any) -> None:
@@ -36,6 +40,22 @@ def _accelerate(_launch: object, args: Any) -> None:
 def _torchrun(_launch: object, args: Any) -> None:
     ranks.show_launcher(os.environ)
     _run_script(args)
+
+
+def _spawn(
+    rank: Rank,
+    spawn: Callable[..., Any],
+    function: Callable[..., None],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    *others: Any,
+    **options: Any,
+) -> Any:
+    """Run this rank's part where as many processes are asked for as the node has ranks; else start them."""
+    if nprocs != rank.local_world or not join:
+        return spawn(function, args, nprocs, join, *others, **options)
+    return function(rank.local_rank, *args)
 
 
 def _run_script(args: Any) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memtune.wire.frameworks import FRAMEWORKS
 from memtune_runner.checkpoints import universal, whole_model
 from memtune_runner.integrations import accelerate, hf_trainer, lightning
-from memtune_runner.rank.bad_input import RefusedImportError
+from memtune_runner.rank.bad_input import BadInputError, RefusedImportError
 from memtune_runner.rank.training_length import TrainingLength
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def install(
             refuse = partial(_refuse, framework.refusal(settings.integration))
             for name in framework.modules:
                 imports.before_imported(name, refuse)
+    # A loop of the script's own may train a model of Keras with an optimizer of torch's.
+    imports.when_imported(
+        "keras.src.optimizers.base_optimizer",
+        lambda module: patches.wrap(module.BaseOptimizer, "apply", _refuse_step_of_keras),
+    )
     imports.when_imported(
         "deepspeed.runtime.engine", lambda module: universal.detect_universal_checkpoints(module.DeepSpeedEngine)
     )
@@ -53,3 +58,10 @@ def install(
 
 def _refuse(message: str) -> None:
     raise RefusedImportError(message)
+
+
+def _refuse_step_of_keras(*_: Any, **__: Any) -> None:
+    raise BadInputError(
+        "Keras steps optimizers of its own, which MemTune does not see: train the model with an optimizer of torch's, "
+        "in a loop instead of model.fit (docs/integrations.md)"
+    )

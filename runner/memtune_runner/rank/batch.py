@@ -6,6 +6,7 @@ Recognizes tensors by duck typing, so that it needs no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 # The names that model libraries give the input with the samples, in order of preference.
@@ -21,9 +22,29 @@ class BatchSize(NamedTuple):
 
 
 def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BatchSize | None:
-    """Return the size of the batch in a model's arguments; None if they hold no tensor with rows."""
+    """Return the size of the batch in a model's arguments; None if they hold no tensor with rows, or graphs.
+
+    The rows of graphs are their nodes, and how many graphs they are is not in any shape.
+    """
+    if _are_graphs(args, kwargs):
+        return None
     tensor = next(_tensors((*_by_name(args, kwargs), *args, *kwargs.values()), 0), None)
     return None if tensor is None else _size(tensor)
+
+
+def _are_graphs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the arguments have edges: by name, or as whole numbers in two rows right behind features in more."""
+    if "edge_index" in kwargs:
+        return True
+    return any(
+        nodes.shape[0] > edges.shape[0] == 2 and not edges.is_floating_point()
+        for nodes, edges in pairwise(args)
+        if _is_matrix(nodes) and _is_matrix(edges)
+    )
+
+
+def _is_matrix(value: Any) -> bool:
+    return hasattr(value, "is_floating_point") and len(value.shape) == 2
 
 
 def _by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

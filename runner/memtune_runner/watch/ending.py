@@ -118,6 +118,11 @@ def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None)
     if load is not None:
         # The checkpoint may have been the end of the training, and rank 0 may have loaded it for all.
         return "" if load.is_done or rank.rank else load.unused
+    if watch is not None and watch.counter.backward_passes:
+        return (
+            f"the script ended after {watch.counter.backward_passes} backward passes and no step of a torch optimizer: "
+            "MemTune sees the steps of torch.optim.Optimizer and its subclasses alone"
+        )
     return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memtune.wire.report import Phase, ReportedComponent
 from memtune_runner.device.statistics import Statistics
-from memtune_runner.rank import phases, script_warnings
+from memtune_runner.rank import script_warnings
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.components import largest_components
@@ -43,14 +43,16 @@ class OutOfMemories:
         """
         self.unrecovered_in = self._before_pass
 
-    def happened(self, requested_bytes: int, reading: Reading | None, statistics: Statistics, in_loop: bool) -> None:
+    def happened(
+        self, phase: Phase, requested_bytes: int, reading: Reading | None, statistics: Statistics, in_loop: bool
+    ) -> None:
         """Handle a failed request; the files beside the report tell of the first, as a script may retry for ever."""
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, statistics.device_type)
         path = self._settings.report_path if self.last is None else None
         if in_loop:
-            self.unrecovered_in = phases.current()
-        self.last = OutOfMemory(phases.current(), requested_bytes, largest)
+            self.unrecovered_in = phase
+        self.last = OutOfMemory(phase, requested_bytes, largest)
         if path is not None:
             snapshot = statistics.dump(path.parent / f"memory-rank-{self._rank}.pickle")
             write_companion(path.parent, self._rank, largest, top_sites(snapshot))

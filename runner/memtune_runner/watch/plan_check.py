@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memtune.wire.pruning import STEADY_STEPS
 from memtune.wire.report import Applied
 from memtune.wire.script_batch import difference
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import PlanNotAppliedError
-from memtune_runner.rank.probe import DEFAULT_STEPS
 from memtune_runner.rank.settings import Settings
 
 
 class PlanCheck:
-    """Compares a train run with its plan once, after as many steps as a probe has."""
+    """Compares a train run with its plan once, after as many steps as the shortest probe has.
+
+    Optimizers that take turns show only then.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -21,7 +24,7 @@ class PlanCheck:
 
     def forward_begins(self, steps: int, applied: Callable[[], Applied]) -> None:
         """Raise PlanNotAppliedError if the steps so far did not apply the plan."""
-        if self._is_done or steps < DEFAULT_STEPS:
+        if self._is_done or steps < STEADY_STEPS:
             return
         self._is_done = True
         settings = self._settings

@@ -17,11 +17,24 @@ class _Passes:
         # Several forward passes may see the same samples before one backward pass.
         self._rows_ahead, self._tokens_ahead = max(self._rows_ahead, rows), max(self._tokens_ahead, tokens)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether samples were seen since the last pass."""
+        return self._rows_ahead > 0
+
     def began(self) -> None:
         self.count += 1
         self.samples += self._rows_ahead
         self.tokens += self._tokens_ahead
         self._rows_ahead = self._tokens_ahead = 0
+
+
+class _Undecided(NamedTuple):
+    """A forward pass in evaluation mode with gradients, and the largest evaluation batch before it."""
+
+    rows: int
+    tokens: int
+    evaluation_batch: int | None
 
 
 class _OfOptimizer(NamedTuple):
@@ -41,6 +54,9 @@ class Tally:
     ``takes_turns`` is set where several optimizers step in turn, as those of a GAN do: they may train on the same
     samples, so that nobody can add them up. One of them may also need several passes for each of its samples, so the
     step that has the fewest tells the accumulation.
+
+    ``trains_in_evaluation_mode`` is set while backward passes follow forward passes of a model in evaluation mode: a
+    script may never call ``train()``, or not call it again.
     """
 
     def __init__(self) -> None:
@@ -48,13 +64,14 @@ class Tally:
         self._steps: dict[Hashable, _OfOptimizer] = {}
         self._one_with: dict[Hashable, Hashable] = {}
         self._last: Hashable = None
-        self.takes_turns = False
+        self.takes_turns = self.trains_in_evaluation_mode = False
         self.largest_tokens: int | None = None
         self.checkpointed_blocks: int | None = None
         self.evaluation_batch: int | None = None
         self._trained_samples = 0
         self._is_countable = True
         self._blocks = 0
+        self._undecided: _Undecided | None = None
         self._backward, self._asked = _Passes(), _Passes()
 
     @property
@@ -69,8 +86,8 @@ class Tally:
 
     @property
     def samples_per_step(self) -> int | None:
-        """Its samples, over all ranks."""
-        return self._of_step(each.samples for each in self._steps.values())
+        """Its samples, over all ranks; None where no model's inputs tell them."""
+        return self._of_step(each.samples for each in self._steps.values()) or None
 
     @property
     def micro_steps_now(self) -> int:
@@ -90,6 +107,16 @@ class Tally:
             each.forward_began(rows, tokens)
         self._blocks = 0
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the last forward pass may still turn out to train."""
+        return self._undecided is not None
+
+    def undecided_forward_began(self, rows: int, tokens: int) -> None:
+        """Record a forward pass in evaluation mode with gradients: it trains if a backward pass follows next."""
+        self._undecided = _Undecided(rows, tokens, self.evaluation_batch)
+        self._blocks = 0
+
     def evaluation_began(self, samples: int) -> None:
         """Record an evaluation batch; 0 samples means that they cannot be counted."""
         self.evaluation_batch = max(self.evaluation_batch or 0, samples) or None
@@ -104,6 +131,14 @@ class Tally:
 
     def backward_began(self) -> None:
         """Record a backward pass for everything seen since the last one."""
+        undecided, self._undecided = self._undecided, None
+        if self._backward.is_ahead:
+            self.trains_in_evaluation_mode = False
+        elif undecided is not None:
+            if not self.trains_in_evaluation_mode:
+                self.evaluation_batch = undecided.evaluation_batch
+            self.trains_in_evaluation_mode = True
+            self.forward_began(undecided.rows, undecided.tokens)
         self._backward.began()
 
     def gradients_asked_for(self) -> None:

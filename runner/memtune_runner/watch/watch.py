@@ -88,7 +88,8 @@ class Watch:
             return False
         if not learns(module):
             return False
-        trains = torch.is_grad_enabled() and (module.training or library_step.goes_on())
+        is_training_mode = module.training or library_step.goes_on()
+        trains = torch.is_grad_enabled() and (is_training_mode or self.tally.trains_in_evaluation_mode)
         if self.evaluates and not trains:
             return False  # a part of a batch that is already evaluated
         if self.probe is not None:
@@ -97,6 +98,8 @@ class Watch:
         size = batch_size(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         self.out_of_memories.pass_began()
+        if torch.is_grad_enabled() and not is_training_mode and size is not None:
+            self.tally.undecided_forward_began(samples, size.tokens)
         if not trains:
             self._evaluation_peak.forward_begins()
             self._evaluation_began()
@@ -108,7 +111,7 @@ class Watch:
         self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)
-        if size is not None:
+        if is_training_mode and size is not None:
             self.tally.forward_began(samples, size.tokens)
         self.busy = True
         return True
@@ -302,7 +305,11 @@ class Watch:
         reading = self.read()
         if reading is not None and self.when_ran_out is not None:
             self.when_ran_out(reading)
-        self.out_of_memories.happened(requested_bytes, reading, self.statistics, self._is_in_loop())
+        # Before the first backward pass, the mode alone does not tell that the script trains in it.
+        is_first_pass = self.tally.is_undecided and not self.counter.backward_passes
+        phase = Phase.FORWARD if is_first_pass else phases.current()
+        in_loop = is_first_pass or self._is_in_loop()
+        self.out_of_memories.happened(phase, requested_bytes, reading, self.statistics, in_loop)
 
 
 def _world() -> int:

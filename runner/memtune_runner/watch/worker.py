@@ -118,7 +118,7 @@ class _Worker:
         # Registered before any import as well: it may be what imports torch.
         self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
-        called_launchers.install(self._imports, self._patches)
+        called_launchers.install(self._imports, self._patches, self._rank)
         self._length = integrations.install(
             self._settings, self._probe, self._imports, self._patches, self._samples, self._counted
         )

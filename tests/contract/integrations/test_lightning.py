@@ -83,6 +83,20 @@ def test_a_framework_that_no_integration_reaches_is_refused_when_it_is_imported(
     assert "it went on" not in outcome.output
 
 
+def test_a_step_of_keras_that_nobody_would_see_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    module = tmp_path / "site" / "keras" / "src" / "optimizers"
+    module.mkdir(parents=True)
+    (module / "base_optimizer.py").write_text(
+        "class BaseOptimizer:\n    def apply(self, gradients): print('it stepped')\n"
+    )
+    script = tmp_path / "site" / "script.py"
+    script.write_text("from keras.src.optimizers.base_optimizer import BaseOptimizer\nBaseOptimizer().apply([])\n")
+    (outcome,) = run(script, "fp32-ddp-none-mb2x2", tmp_path, INTEGRATION="env")
+    assert (outcome.report.ending, outcome.report.exit_code) == (Ending.BAD_INPUT, 88)
+    assert outcome.report.message.startswith("Keras steps optimizers of its own")
+    assert "it stepped" not in outcome.output
+
+
 def test_a_script_that_can_do_without_such_a_framework_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the Trainer saves there
     (tmp_path / "axolotl.py").write_text("")

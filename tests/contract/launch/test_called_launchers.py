@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from accelerate.commands import launch  # type: ignore[import-untyped]  # it has no types
 from launches import free_port
+from torch import multiprocessing
 from torch.distributed import run as torchrun
 
 from memtune_runner.command import called_launchers
@@ -36,7 +37,7 @@ def _in_a_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
     main, patches = sys.modules["__main__"], Patches()
-    called_launchers.install(ImportWatch(), patches)
+    called_launchers.install(ImportWatch(), patches, Rank(1, 1, 2, 2))
     yield
     patches.undo()
     sys.modules["__main__"] = main
@@ -65,6 +66,13 @@ def test_the_script_runs_in_the_process_that_calls(
 def test_a_program_that_is_no_script_is_refused() -> None:
     with pytest.raises(BadInputError, match="name that program in the job's command"):
         call_torchrun(["--no-python", "./train"])
+
+
+@pytest.mark.parametrize(("nprocs", "runs"), [(2, [(1, "word")]), (0, [])])
+def test_as_many_processes_as_the_node_has_ranks_are_these_ranks(nprocs: int, runs: list[tuple[int, str]]) -> None:
+    seen: list[tuple[int, str]] = []
+    multiprocessing.spawn(lambda rank, word: seen.append((rank, word)), args=("word",), nprocs=nprocs)
+    assert seen == runs
 
 
 def test_one_rank_finds_torchruns_variables_in_the_script_that_a_called_torchrun_runs(tmp_path: Path) -> None:

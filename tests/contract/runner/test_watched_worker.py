@@ -31,7 +31,7 @@ from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import VirtualStatistics
 from memtune_runner.engine import activation_checkpointing
 from memtune_runner.rank import library_step, phases
-from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.bad_input import BadInputError, PlanNotAppliedError
 from memtune_runner.rank.ranks import Rank, report_path
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
@@ -142,6 +142,35 @@ def test_a_run_that_follows_its_plan(directory: Path) -> None:
 def test_a_loop_that_ignores_its_plan_is_caught(directory: Path, plan: str, loop: Loop, field: str) -> None:
     report = watched(directory, loop, settings_of(plan))
     assert f"applied.{field}" in mismatch(Plan.parse(plan), report.applied, world=1, is_probe=False)
+
+
+def test_a_training_in_evaluation_mode_is_compared_and_counted_like_any_other(directory: Path) -> None:
+    """Some scripts never call ``train()`` on a pretrained model, or not again after an evaluation."""
+
+    def loop() -> None:
+        model = model_of()
+        train(1, model=model, rows=8)
+        model.eval()
+        train(1, model=model, rows=8)
+        model(tokens(16))  # an evaluation that computes gradients for nothing
+        train(2, model=model, rows=8)
+
+    settings = settings_of("fp32-ddp-none-mb4x2")
+    with pytest.raises(PlanNotAppliedError, match="the script's batch is 16"):
+        watched(directory, loop, settings)
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (report.steps, report.trained_samples) == (3, 48)
+    assert (report.applied.micro_batch, report.applied.micro_steps) == (8, 2)
+
+
+def test_a_first_pass_in_evaluation_mode_that_runs_out_of_memory_is_that_of_a_training(directory: Path) -> None:
+    def loop() -> None:
+        train(1, model=nn.Sequential(nn.Embedding(WIDTH, 512), nn.Linear(512, 512)).eval(), rows=4096)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        watched(directory, loop, settings_of("fp32-ddp-none-mb4x2"))
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (report.ending, report.phase) == (Ending.DEVICE_OOM, Phase.FORWARD)
 
 
 def test_gradients_of_another_dtype_are_seen(directory: Path) -> None:
@@ -456,6 +485,17 @@ def test_a_script_that_never_trains_fails(directory: Path) -> None:
     report = read_report(report_path(directory, RANK).read_bytes())
     assert (ended.value.code, report.ending, report.exit_code) == (88, Ending.BAD_INPUT, 88)
     assert "without a single optimizer step" in report.message
+
+
+def test_a_script_that_updates_its_weights_without_an_optimizer_of_torchs_is_told_so(directory: Path) -> None:
+    def loop() -> None:
+        for _ in range(3):
+            model_of()(tokens(4)).mean().backward()
+
+    with pytest.raises(SystemExit):
+        watched(directory, loop, settings_of("fp32-ddp-none-mb4x2"))
+    message = read_report(report_path(directory, RANK).read_bytes()).message
+    assert message.startswith("the script ended after 3 backward passes and no step of a torch optimizer")
 
 
 def test_a_process_that_need_not_train_leaves_no_report_unless_it_does(directory: Path) -> None:

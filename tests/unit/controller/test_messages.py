@@ -67,7 +67,7 @@ def out_of_memory(cluster: SimulatedCluster) -> None:
         ),
         ({"trained_samples": 910, "total_samples": 455}, "has trained to its end, 910 samples"),
         ({"trained_samples": 240}, "has ended well after 240 samples"),
-        ({}, "has trained to its end,"),
+        ({}, "has ended well,"),
     ],
 )
 def test_only_what_is_known_to_be_all_of_a_training_is_called_its_end(told: dict[str, int], words: str) -> None:

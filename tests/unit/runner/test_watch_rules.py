@@ -96,7 +96,7 @@ def test_samples_that_nobody_saw_in_a_step_are_not_counted_as_none() -> None:
     assert tally.trained_samples == 0
     tally.backward_began()
     tally.stepped(world=1)
-    assert tally.trained_samples is None
+    assert (tally.trained_samples, tally.samples_per_step) == (None, None)
 
 
 def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passes() -> None:
@@ -110,6 +110,22 @@ def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passe
     assert (tally.takes_turns, tally.most_steps) == (True, 2)
     assert (tally.micro_steps, tally.samples_per_step) == (1, 8)
     assert tally.trained_samples is None, "the same samples may have been trained by both"
+
+
+def test_a_forward_pass_in_evaluation_mode_trains_if_a_backward_pass_is_the_next_to_follow() -> None:
+    tally = Tally()
+    tally.undecided_forward_began(16, 16)  # an evaluation that computes gradients for nothing
+    tally.evaluation_began(16)
+    tally.forward_began(4, 4)
+    tally.backward_began()
+    assert (tally.trains_in_evaluation_mode, tally.micro_batch, tally.evaluation_batch) == (False, 4, 16)
+    for _ in range(2):
+        tally.undecided_forward_began(8, 8)
+        tally.backward_began()
+    tally.backward_began()  # of the same forward pass
+    assert (tally.trains_in_evaluation_mode, tally.micro_batch) == (True, 8)
+    tally.stepped(1)
+    assert tally.trained_samples == 4 + 8 + 8
 
 
 def test_optimizers_that_ever_step_on_the_same_gradients_do_not_take_turns() -> None:
@@ -226,6 +242,9 @@ def test_a_rank_that_waits_for_one_that_evaluates_or_saves_does_not_hang() -> No
         ((Shape(), {"deep": [Shape(5, 2)]}), {}, (5, 10)),
         (({"input_ids": Shape(3, 7), "a": Shape(1)},), {}, (3, 21)),
         ((1, "no tensor"), {"labels": None}, None),
+        ((Shape(40, 16, floating=True), Shape(2, 90), Shape(40)), {}, None),  # the nodes and edges of some graphs
+        ((Shape(40, 16, floating=True),), {"edge_index": Shape(2, 90)}, None),
+        ((Shape(2, 16, floating=True), Shape(2, 9)), {}, (2, 2)),
     ],
 )
 def test_the_size_of_a_batch(
