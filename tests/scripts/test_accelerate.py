@@ -88,12 +88,8 @@ def test_a_loop_recovers_in_training_with_the_same_losses(
     resumed = ["--resume-from-checkpoint", "$(MEMTUNE_RESUME_FROM)", "--per-device-eval-batch-size", "2"]
     command = causal_lm(material, *LIMITED, *resumed)
     ended = run(job(command, PLAN, "accelerate", training=BLOCKS, resources=shrinking("64Mi", 5, "65%")), tmp_path)
-    first, last = ended.status["attempts"]
-    assert (first["verdict"], first["phase"], last["verdict"]) == ("device-oom", "forward", "succeeded")
-    assert last["resumedSamples"] == 32
-    ended.check_applied()
-    assert ended.samples == 88
-    assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
+    assert ended.status["attempts"][0]["phase"] == "forward"
+    ended.check_recovered(undisturbed.losses, resumed=32, samples=88)
 
 
 def test_a_loop_recovers_from_an_evaluation_that_is_too_large(material: Material, tmp_path: Path) -> None:

@@ -45,11 +45,8 @@ def test_it_is_probed_and_trained_as_planned(undisturbed: Ended) -> None:
 def test_it_goes_on_after_an_out_of_memory_with_the_same_losses(undisturbed: Ended, tmp_path: Path) -> None:
     ended = train(tmp_path, resources=shrinking("128Mi", 6, "70%"))
     first, last = ended.status["attempts"]
-    assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", 4 * 64)
     assert last["plan"] != first["plan"]
-    ended.check_applied()
-    assert ended.samples == 12 * 64
-    assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
+    ended.check_recovered(undisturbed.losses, resumed=4 * 64, samples=12 * 64)
 
 
 def test_over_two_gpus_it_divides_its_accumulation(tmp_path: Path) -> None:

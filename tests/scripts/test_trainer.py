@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from script_material import HF_CONFIG, Material, save_llama
 from script_runs import CHECKPOINTS, PROGRAMS, job, run, shrinking
 
@@ -32,10 +31,7 @@ def test_a_trainer_recovers_in_training_with_the_same_losses(material: Material,
     whole = run(body, tmp_path / "whole")
     body["spec"]["resources"] = shrinking("128Mi", 3, "65%")
     shrunk = run(body, tmp_path / "shrunk")
-    first, last = shrunk.status["attempts"]
-    assert (first["verdict"], first["phase"], last["verdict"]) == ("device-oom", "forward", "succeeded")
-    assert last["resumedSamples"] == 24
-    for each in (whole, shrunk):
-        each.check_applied()
-        assert each.samples == 32
-    assert shrunk.losses == pytest.approx(whole.losses, rel=5e-3)
+    assert shrunk.status["attempts"][0]["phase"] == "forward"
+    whole.check_applied()
+    assert whole.samples == 32
+    shrunk.check_recovered(whole.losses, resumed=24, samples=32)

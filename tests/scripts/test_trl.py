@@ -39,12 +39,8 @@ def test_sft_is_trained_as_planned(undisturbed: Ended) -> None:
 def test_sft_recovers_in_training_with_the_same_losses(material: Material, undisturbed: Ended, tmp_path: Path) -> None:
     command = trl("sft", material.llama, material.texts, "--num_train_epochs", "2", "--save_steps", "2")
     ended = run(job(command, PLAN, resources=shrinking("64Mi", 5, "45%")), tmp_path)
-    first, last = ended.status["attempts"]
-    assert (first["verdict"], first["outOfMemory"], last["verdict"]) == ("device-oom", "activation", "succeeded")
-    assert last["resumedSamples"] == 32
-    ended.check_applied()
-    assert ended.samples == 2 * ROWS
-    assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
+    assert ended.status["attempts"][0]["outOfMemory"] == "activation"
+    ended.check_recovered(undisturbed.losses, resumed=32, samples=2 * ROWS)
 
 
 def test_sft_recovers_from_an_evaluation_that_is_too_large(material: Material, tmp_path: Path) -> None:
@@ -99,11 +95,7 @@ def test_adapters_learn_preferences_and_recover_with_the_same_losses(
     whole.check_applied()
     assert whole.samples == whole.reports[-1].checkpoint_samples == ROWS
     ended = run(job(command, PLAN, model=ADAPTED, resources=shrunk), tmp_path / "shrunk")
-    first, last = ended.status["attempts"]
-    assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", 16)
-    ended.check_applied()
-    assert ended.samples == ROWS
-    assert ended.losses == pytest.approx(whole.losses, rel=1e-3)
+    ended.check_recovered(whole.losses, resumed=16, samples=ROWS, rel=1e-3)
 
 
 @pytest.mark.parametrize(

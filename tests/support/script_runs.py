@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from script_material import HF_CONFIG
 from warm_environment import LIBRARIES, warm_environment
@@ -64,6 +65,14 @@ class Ended:
         for attempt, report in zip(self.status["attempts"], self.reports, strict=True):
             assert not mismatch(Plan.parse(attempt["plan"]), report.applied, 1, False)
             assert report.applied.micro_batch
+
+    def check_recovered(self, losses: dict[int, float], resumed: int, samples: int, rel: float = 5e-3) -> None:
+        """Check that it went on after one out-of-memory to its end, with the losses of an undisturbed run."""
+        first, last = self.status["attempts"]
+        assert (first["verdict"], last["verdict"], last["resumedSamples"]) == ("device-oom", "succeeded", resumed)
+        self.check_applied()
+        assert self.samples == samples
+        assert self.losses == pytest.approx(losses, rel=rel)
 
 
 def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: Any) -> dict[str, Any]:
