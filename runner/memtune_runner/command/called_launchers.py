@@ -45,7 +45,7 @@ def _torchrun(_launch: object, args: Any) -> None:
 def _spawn(
     rank: Rank,
     spawn: Callable[..., Any],
-    function: Callable[..., None],
+    fn: Callable[..., None],  # named as torch names it, since callers name it, too
     args: tuple[Any, ...] = (),
     nprocs: int = 1,
     join: bool = True,
@@ -54,8 +54,8 @@ def _spawn(
 ) -> Any:
     """Run this rank's part where as many processes are asked for as the node has ranks; else start them."""
     if nprocs != rank.local_world or not join:
-        return spawn(function, args, nprocs, join, *others, **options)
-    return function(rank.local_rank, *args)
+        return spawn(fn, args, nprocs, join, *others, **options)
+    return fn(rank.local_rank, *args)
 
 
 def _run_script(args: Any) -> None:

@@ -11,22 +11,24 @@ class _Passes:
 
     def __init__(self) -> None:
         self.count = self.samples = self.tokens = 0
+        self.most_rows = self.most_tokens = 0
+        self.follow_forward = self.is_ahead = False
         self._rows_ahead = self._tokens_ahead = 0
 
     def forward_began(self, rows: int, tokens: int) -> None:
         # Several forward passes may see the same samples before one backward pass.
         self._rows_ahead, self._tokens_ahead = max(self._rows_ahead, rows), max(self._tokens_ahead, tokens)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether samples were seen since the last pass."""
-        return self._rows_ahead > 0
+        self.is_ahead = True
 
     def began(self) -> None:
         self.count += 1
         self.samples += self._rows_ahead
         self.tokens += self._tokens_ahead
+        self.most_rows = max(self.most_rows, self._rows_ahead)
+        self.most_tokens = max(self.most_tokens, self._tokens_ahead)
+        self.follow_forward |= self.is_ahead
         self._rows_ahead = self._tokens_ahead = 0
+        self.is_ahead = False
 
 
 class _Undecided(NamedTuple):
@@ -56,7 +58,8 @@ class Tally:
     step that has the fewest tells the accumulation.
 
     ``trains_in_evaluation_mode`` is set while backward passes follow forward passes of a model in evaluation mode: a
-    script may never call ``train()``, or not call it again.
+    script may never call ``train()``, or not call it again. In a step that has passes in training mode as well, those
+    in evaluation mode served something else, such as an attack on the model.
     """
 
     def __init__(self) -> None:
@@ -72,7 +75,7 @@ class Tally:
         self._is_countable = True
         self._blocks = 0
         self._undecided: _Undecided | None = None
-        self._backward, self._asked = _Passes(), _Passes()
+        self._backward, self._in_evaluation_mode, self._asked = _Passes(), _Passes(), _Passes()
 
     @property
     def trained_samples(self) -> int | None:
@@ -100,9 +103,9 @@ class Tally:
         return self._now.tokens
 
     def forward_began(self, rows: int, tokens: int) -> None:
-        """Record a training forward pass of ``rows`` samples with ``tokens`` tokens in all."""
-        self.micro_batch = max(self.micro_batch or 0, rows)
-        self.largest_tokens = max(self.largest_tokens or 0, tokens)
+        """Record a training forward pass of ``rows`` samples with ``tokens`` tokens in all; 0 if nothing tells them."""
+        self._undecided = None
+        self._saw_batch(rows, tokens)
         for each in (self._backward, self._asked):
             each.forward_began(rows, tokens)
         self._blocks = 0
@@ -116,6 +119,10 @@ class Tally:
         """Record a forward pass in evaluation mode with gradients: it trains if a backward pass follows next."""
         self._undecided = _Undecided(rows, tokens, self.evaluation_batch)
         self._blocks = 0
+
+    def forward_without_gradients_began(self) -> None:
+        """Record that what was undecided is an evaluation: no backward pass had followed."""
+        self._undecided = None
 
     def evaluation_began(self, samples: int) -> None:
         """Record an evaluation batch; 0 samples means that they cannot be counted."""
@@ -132,14 +139,15 @@ class Tally:
     def backward_began(self) -> None:
         """Record a backward pass for everything seen since the last one."""
         undecided, self._undecided = self._undecided, None
-        if self._backward.is_ahead:
-            self.trains_in_evaluation_mode = False
-        elif undecided is not None:
-            if not self.trains_in_evaluation_mode:
-                self.evaluation_batch = undecided.evaluation_batch
-            self.trains_in_evaluation_mode = True
-            self.forward_began(undecided.rows, undecided.tokens)
-        self._backward.began()
+        if self._backward.is_ahead or undecided is None:
+            self.trains_in_evaluation_mode &= not self._backward.is_ahead
+            self._backward.began()
+            return
+        if not self.trains_in_evaluation_mode:
+            self.evaluation_batch = undecided.evaluation_batch
+        self.trains_in_evaluation_mode = True
+        self._in_evaluation_mode.forward_began(undecided.rows, undecided.tokens)
+        self._in_evaluation_mode.began()
 
     def gradients_asked_for(self) -> None:
         """Record that the script requested gradients as values."""
@@ -154,9 +162,10 @@ class Tally:
         self._steps[optimizer] = _OfOptimizer(
             before.steps + 1, max(before.micro_steps, now.count), max(before.samples, now.samples * world)
         )
+        self._saw_batch(now.most_rows, now.most_tokens)
         self._trained_samples += now.samples
         self._is_countable &= now.samples > 0 or not now.count
-        self._backward, self._asked = _Passes(), _Passes()
+        self._backward, self._in_evaluation_mode, self._asked = _Passes(), _Passes(), _Passes()
 
     def stepped_on_same_gradients(self, optimizer: Hashable) -> None:
         """This ``optimizer`` has stepped on the gradients of the last step: it takes no turn of its own."""
@@ -171,6 +180,12 @@ class Tally:
     def _of_step(self, values: Iterable[int]) -> int | None:
         return (min if self.takes_turns else max)(values, default=None)
 
+    def _saw_batch(self, rows: int, tokens: int) -> None:
+        self.micro_batch = max(self.micro_batch or 0, rows) or None
+        self.largest_tokens = max(self.largest_tokens or 0, tokens) or None
+
     @property
     def _now(self) -> _Passes:
+        if self._in_evaluation_mode.count and not self._backward.follow_forward:
+            return self._in_evaluation_mode
         return self._backward if self._backward.count else self._asked

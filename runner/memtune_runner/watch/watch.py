@@ -98,7 +98,9 @@ class Watch:
         size = batch_size(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         self.out_of_memories.pass_began()
-        if torch.is_grad_enabled() and not is_training_mode and size is not None:
+        if not torch.is_grad_enabled():
+            self.tally.forward_without_gradients_began()
+        elif not is_training_mode and size is not None:
             self.tally.undecided_forward_began(samples, size.tokens)
         if not trains:
             self._evaluation_peak.forward_begins()
@@ -111,8 +113,8 @@ class Watch:
         self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)
-        if is_training_mode and size is not None:
-            self.tally.forward_began(samples, size.tokens)
+        if is_training_mode:
+            self.tally.forward_began(samples, size.tokens if size is not None else 0)
         self.busy = True
         return True
 
@@ -306,7 +308,9 @@ class Watch:
         if reading is not None and self.when_ran_out is not None:
             self.when_ran_out(reading)
         # Before the first backward pass, the mode alone does not tell that the script trains in it.
-        is_first_pass = self.tally.is_undecided and not self.counter.backward_passes
+        is_first_pass = (
+            phases.current() is Phase.EVALUATION and self.tally.is_undecided and not self.counter.backward_passes
+        )
         phase = Phase.FORWARD if is_first_pass else phases.current()
         in_loop = is_first_pass or self._is_in_loop()
         self.out_of_memories.happened(phase, requested_bytes, reading, self.statistics, in_loop)

@@ -72,7 +72,7 @@ def test_a_program_that_is_no_script_is_refused() -> None:
 def test_as_many_processes_as_the_node_has_ranks_are_these_ranks(nprocs: int, runs: list[tuple[int, str]]) -> None:
     seen: list[tuple[int, str]] = []
     spawn: Any = vars(multiprocessing)["spawn"]  # torch's types do not export it
-    spawn(lambda rank, word: seen.append((rank, word)), args=("word",), nprocs=nprocs)
+    spawn(fn=lambda rank, word: seen.append((rank, word)), args=("word",), nprocs=nprocs)
     assert seen == runs
 
 

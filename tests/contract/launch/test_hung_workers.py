@@ -16,10 +16,10 @@ from memtune.wire.report import Ending, read_report
 from memtune_runner.install import install
 from memtune_runner.rank.ranks import Rank, report_path
 
+pytestmark = pytest.mark.long
+
 TRAINING = """
 import ctypes, os, time, torch
-
-pytestmark = pytest.mark.long
 
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters())

@@ -75,7 +75,7 @@ def test_an_operator_that_is_killed_at_every_write_probes_and_launches_the_same(
     sampler: str, tuning: dict[str, Any]
 ) -> None:
     job = job_of(sampler, **tuning)
-    whole, killed = (lived(kind(job, 1.4, search=propose)) for kind in (SimulatedCluster, KilledCluster))
+    whole, killed = (lived(kind(job, 1.2, search=propose)) for kind in (SimulatedCluster, KilledCluster))
     assert whole.status["phase"] == "Succeeded"
     assert len(whole.status["probes"]) > 3, "more than what the prediction enqueues"
     assert isinstance(killed, KilledCluster)

@@ -99,6 +99,30 @@ def test_samples_that_nobody_saw_in_a_step_are_not_counted_as_none() -> None:
     assert {tally.trained_samples, tally.samples_per_step} == {None}
 
 
+def test_a_pass_in_evaluation_mode_is_forgotten_once_the_script_does_something_else() -> None:
+    tally = Tally()
+    tally.undecided_forward_began(1, 1)  # a summary of the model
+    tally.forward_began(0, 0)  # a batch that nothing tells the size of
+    tally.backward_began()
+    tally.stepped(world=1)
+    assert (tally.micro_batch, tally.samples_per_step, tally.trains_in_evaluation_mode) == (None, None, False)
+    tally.undecided_forward_began(1, 1)
+    tally.forward_without_gradients_began()
+    assert not tally.is_undecided
+
+
+def test_an_attack_on_a_model_in_evaluation_mode_trains_nothing() -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.undecided_forward_began(100, 100)
+        tally.backward_began()
+    tally.forward_began(32, 32)
+    tally.backward_began()
+    tally.stepped(world=1)
+    assert (tally.trained_samples, tally.samples_per_step, tally.micro_batch) == (32, 32, 32)
+    assert (tally.micro_steps, tally.trains_in_evaluation_mode) == (1, False)
+
+
 def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passes() -> None:
     tally = Tally()
     for _ in range(2):  # a discriminator sees real and false samples of each, the generator makes the false ones
@@ -119,12 +143,13 @@ def test_a_forward_pass_in_evaluation_mode_trains_if_a_backward_pass_is_the_next
     tally.forward_began(4, 4)
     tally.backward_began()
     assert (tally.trains_in_evaluation_mode, tally.micro_batch, tally.evaluation_batch) == (False, 4, 16)
+    tally.stepped(1)
     for _ in range(2):
         tally.undecided_forward_began(8, 8)
         tally.backward_began()
     tally.backward_began()  # of the same forward pass
-    assert (tally.trains_in_evaluation_mode, tally.micro_batch) == (True, 8)
     tally.stepped(1)
+    assert (tally.trains_in_evaluation_mode, tally.micro_batch) == (True, 8)
     assert tally.trained_samples == 4 + 8 + 8
 
 
