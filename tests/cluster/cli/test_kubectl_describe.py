@@ -84,7 +84,7 @@ def test_kubectl_describe_shows_a_job_and_its_events(server: str, tmp_path: Path
     fields, _, events = shown.partition("Events:")
     conditions = re.findall(r"^    Reason: +(.*)$", fields, re.MULTILINE)
     assert conditions == ["Predicted", "Measured", "Launched", "Succeeded"]
-    assert re.search(r"^  Message: +attempt 1 on \S+ has trained to its end, measured 6.4 GiB", fields, re.MULTILINE)
+    assert re.search(r"^  Message: +attempt 1 on \S+ has ended well, measured 7.3 GiB", fields, re.MULTILINE)
     assert [line.split()[1] for line in events.splitlines()[3:]] == [
         "Predicted",
         "ProbeBudget",
@@ -95,9 +95,9 @@ def test_kubectl_describe_shows_a_job_and_its_events(server: str, tmp_path: Path
         "Succeeded",
     ]
     for told in (
-        "is predicted to take 6.4 GiB",
-        "won: probe 1 measured 6.4 GiB",
-        "; 1 measured plan fits (probe 2 is too tight: ",
+        "is predicted to take 7.3 GiB",
+        "won: probe 2 measured 7.3 GiB",
+        "; 2 measured plans fit",
         ", and tuning.maxProbes allows no more than 2 probes",
     ):
         assert told in events
