@@ -58,7 +58,7 @@ def test_books_are_exact_and_survive_a_reset_of_the_peaks(tmp_path: Path) -> Non
 
 
 def _compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # nothing is compiled yet
     code, result = emulate(_SCRIPTS / "compiled.py")
     assert code == 0, result["printed"][-2000:]
     return result["measured"]["compilations"], result["printed"].splitlines()[-1].split()
@@ -69,6 +69,15 @@ def test_what_is_compiled_takes_the_memory_of_compiled_code(tmp_path: Path, monk
     assert uncompiled == 0
     assert int(peak_mib) < 400
     assert values == ["1.0", "True"]
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+def test_checkpointed_blocks_are_compiled_as_in_the_default_mode(mode: str) -> None:
+    code, result = emulate(_SCRIPTS / "compiled_blocks.py", arguments=(mode,))
+    assert code == 0, result["printed"][-2000:]
+    peak_mib, graphs = result["printed"].splitlines()[-1].split()
+    assert int(peak_mib) < 405  # 416 as it is written
+    assert graphs == "1"
 
 
 def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(

@@ -18,6 +18,7 @@ from memtune_runner.emulated.value_mode import ValueMode
 # torch leaves these untyped.
 _modes: Callable[[], list[Any]] = _python_dispatch._get_current_dispatch_mode_stack
 _text: Any = _tensor_str
+_checkpoint: Any = checkpoint
 
 
 def _entered(mode: Any) -> AbstractContextManager[Any]:
@@ -28,27 +29,41 @@ def _entered(mode: Any) -> AbstractContextManager[Any]:
 def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
     """Suspend the mode during backward passes, and re-enter it for what checkpointing recomputes in them."""
     variable: Any = torch.autograd.Variable
-    engine, plain, text = variable._execution_engine, checkpoint.checkpoint, _text._str
-    variable._execution_engine = _Engine(engine, mode)
+    engine, text = variable._execution_engine, _text._str
+    reentrant, generator = _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator
 
-    def checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        def followed(*inner: Any, **named: Any) -> Any:
+    def followed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def entered(*args: Any, **kwargs: Any) -> Any:
             if _modes():
-                return function(*inner, **named)
+                return function(*args, **kwargs)
             with _entered(mode):
-                return function(*inner, **named)
+                return function(*args, **kwargs)
 
-        return plain(followed, *args, **kwargs)
+        return entered
 
     def shown(tensor: Any, *args: Any, **kwargs: Any) -> str:
         is_followed = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cuda
         return mode.show(tensor, text) if is_followed else text(tensor, *args, **kwargs)
 
-    checkpoint.checkpoint, _text._str = checkpointed, shown
+    class Followed:
+        """The reentrant checkpoint function."""
+
+        @staticmethod
+        def apply(function: Callable[..., Any], *args: Any) -> Any:
+            return reentrant.apply(followed(function), *args)
+
+    # Below `checkpoint` itself, which torch's compiler knows by identity.
+    _checkpoint.CheckpointFunction = Followed
+    _checkpoint._checkpoint_without_reentrant_generator = lambda function, *args, **kwargs: generator(
+        followed(function), *args, **kwargs
+    )
+    _text._str = shown
+    variable._execution_engine = _Engine(engine, mode)
     try:
         yield
     finally:
-        variable._execution_engine, checkpoint.checkpoint, _text._str = engine, plain, text
+        variable._execution_engine, _text._str = engine, text
+        _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = reentrant, generator
 
 
 @contextmanager

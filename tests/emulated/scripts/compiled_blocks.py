@@ -1,0 +1,30 @@
+"""Trains checkpointed blocks, compiled in the mode that is given; prints the peak of the second step in MiB, and the graphs."""
+
+import sys
+
+import torch
+from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+            for _ in range(6)
+        )
+
+    def forward(self, batch):
+        for block in self.blocks:
+            batch = batch + checkpoint(block, batch, use_reentrant=False)
+        return batch
+
+
+model = Blocks().to("cuda", torch.bfloat16)
+compiled = torch.compile(model, mode=sys.argv[1], fullgraph=True)
+for _ in range(2):
+    torch.cuda.reset_peak_memory_stats()
+    compiled(torch.ones(16384, 512, dtype=torch.bfloat16, device="cuda")).float().mean().backward()
+    model.zero_grad()
+print(torch.cuda.max_memory_allocated() >> 20, counters["stats"]["unique_graphs"])
