@@ -12,7 +12,7 @@ from memtune.wire.applied import shortened_accumulation
 from memtune.wire.pruning import NOTHING, STEADY_STEPS, Pruned, Step, Target, pruned, steady
 from memtune.wire.report import MOST_STEPS, Device, MeasuredStep
 from memtune.words import Word
-from memtune_runner.rank import agreement
+from memtune_runner.rank import agreement, shared_store
 from memtune_runner.rank.settings import Settings
 
 DEFAULT_STEPS = 10
@@ -116,6 +116,8 @@ class Probe:
             self._measured.append(MeasuredStep(number, round(seconds, 6), device_bytes))
         # All ranks have to ask at the same steps, so nothing that one of them measured may decide whether they ask.
         may_have_enough = number - self._skipped >= STEADY_STEPS
+        if may_have_enough and self.world > 1 and shared_store.of_all_ranks() is None:
+            self._wanted_steps, self.has_enough = STEADY_STEPS, True  # ranks that cannot agree on more make the fewest
         if (any(self._target) or may_have_enough) and not self.has_enough:
             mine = pruned(self._target, self._seen) or (self._enough() if may_have_enough else None)
             reason = agreement.on(number, mine, self.world)

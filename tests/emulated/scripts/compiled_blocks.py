@@ -1,4 +1,4 @@
-"""Trains checkpointed blocks, compiled in the mode that is given; prints the peak of the second step in MiB, and the graphs."""
+"""Trains checkpointed blocks, compiled in the given mode; prints the second step's peak in MiB, and the graphs."""
 
 import sys
 
@@ -8,14 +8,14 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Blocks(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.blocks = torch.nn.ModuleList(
             torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
             for _ in range(6)
         )
 
-    def forward(self, batch):
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             batch = batch + checkpoint(block, batch, use_reentrant=False)
         return batch

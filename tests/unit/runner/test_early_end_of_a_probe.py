@@ -208,6 +208,15 @@ def test_ranks_without_a_store_never_end_early_and_a_single_one_needs_none(monke
     assert agreement.on(2, Pruned.SPEED, 2) is None
 
 
+def test_ranks_without_a_store_make_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_store, "of_all_ranks", lambda: None)
+    apart = Probe(10, world=2)
+    play(apart, (9.0, 1.0, 1), (9.0, 1.0, 1))
+    assert not apart.has_enough
+    play(apart, (9.0, 1.0, 1), (9.0, 1.0, 1), (5.0, 2.0, 1))
+    assert (apart.has_enough, apart.ended_early) == (True, None)
+
+
 def test_a_store_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: Any) -> None:
         raise RuntimeError("Connection reset by peer")

@@ -220,7 +220,7 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
 
 def _batch_ended(probe: Probe, trainer: Any) -> None:
     is_last_epoch = trainer.current_epoch + 1 == trainer.max_epochs
-    if trainer.global_step == trainer.max_steps or (trainer.is_last_batch and is_last_epoch):
+    if 0 <= trainer.max_steps <= trainer.global_step or (trainer.is_last_batch and is_last_epoch):
         probe.training_ends()
     if probe.has_enough:
         # Validation may have been scheduled after steps that are not made.
