@@ -80,6 +80,20 @@ def test_checkpointed_blocks_are_compiled_as_in_the_default_mode(mode: str) -> N
     assert graphs == "1"
 
 
+def test_no_setting_captures_graphs_or_times_kernels_and_the_caches_of_real_runs_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CUDAGRAPHS", "MAX_AUTOTUNE", "COORDINATE_DESCENT_TUNING"):
+        monkeypatch.setenv(f"TORCHINDUCTOR_{name}", "1")
+    for name in ("TORCHINDUCTOR", "TRITON"):
+        monkeypatch.setenv(f"{name}_CACHE_DIR", str(tmp_path / name))
+    code, result = emulate(_SCRIPTS / "compiled_blocks.py", arguments=("default",))
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["stubs"] == []
+    assert "AUTOTUNE" not in result["printed"]  # torch prints the times of what it chose from
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

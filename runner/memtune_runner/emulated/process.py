@@ -17,9 +17,11 @@ from typing import Any
 
 from memtune_runner.emulated.values import Values
 
-# What torch.compile is given to capture CUDA graphs, or to choose kernels by their times.
-_TIMED_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_TIMED_OPTIONS = ("triton.cudagraphs", "max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
+# What has inductor capture CUDA graphs, or choose kernels by their times.
+_TIMED = (
+    *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"),
+    "triton.cudagraphs",
+)
 
 
 class Emulation:
@@ -44,27 +46,15 @@ class Emulation:
         if can_compile():
             # A process for each thread would take memory that is the script's own on a machine with a GPU.
             os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-            # Inductor keeps what it timed by the GPU's name, for runs on a real one as well.
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(
-                Path(tempfile.gettempdir()) / f"emulated-inductor-{os.getuid()}"
-            )
-            self._compile_without_timing(torch)
+            # Both keep what they timed by the GPU's name, for runs on a real one as well.
+            caches = Path(tempfile.gettempdir()) / f"emulated-inductor-{os.getuid()}"
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches)
+            os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
+            if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
+                _compile_without_timing()
         else:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following())
-
-    def _compile_without_timing(self, torch: ModuleType) -> None:
-        """Compile as in the default mode: there is no time to tune kernels by, and no CUDA graph to capture."""
-        plain = torch.compile
-
-        def compiled(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("mode") in _TIMED_MODES:
-                del kwargs["mode"]
-            if options := kwargs.get("options"):
-                kwargs["options"] = {name: each for name, each in options.items() if name not in _TIMED_OPTIONS} or None
-            return plain(*args, **kwargs)
-
-        torch.compile = compiled  # type: ignore[attr-defined]  # of a module
 
     def _count_compilations(self, torch: ModuleType) -> None:
         """Count compiled functions: they run uncompiled, and the result says so."""
@@ -93,6 +83,15 @@ class Emulation:
             "compilations": self._compilations,
             "values": self._values.report(),
         }
+
+
+def _compile_without_timing() -> None:
+    """Compile as in the default mode, whatever the script sets: no kernel takes time here, and no graph is captured."""
+    from torch._inductor import config
+
+    entries: Any = config._config  # type: ignore[attr-defined]  # made when torch imports it
+    for name in _TIMED:
+        entries[name].env_value_force = False  # before what a script assigns, or gives to torch.compile
 
 
 def can_compile() -> bool:
