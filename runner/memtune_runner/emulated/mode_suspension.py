@@ -52,11 +52,13 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
         def apply(function: Callable[..., Any], *args: Any) -> Any:
             return reentrant.apply(followed(function), *args)
 
+    # The engine reads the generator's signature, which differs between releases of torch.
+    @functools.wraps(generator)
+    def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return generator(followed(function), *args, **kwargs)
+
     # Below `checkpoint` itself, which torch's compiler knows by identity.
-    _checkpoint.CheckpointFunction = Followed
-    _checkpoint._checkpoint_without_reentrant_generator = lambda function, *args, **kwargs: generator(
-        followed(function), *args, **kwargs
-    )
+    _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = Followed, begun
     _text._str = shown
     variable._execution_engine = _Engine(engine, mode)
     try:
