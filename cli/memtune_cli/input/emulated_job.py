@@ -62,7 +62,9 @@ def prepare(job: Job, directory: Path) -> None:
         raise EmulationRefusedError(f"the command of {job.metadata.name} could not be started: {error}", 2) from error
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("memtune: ")
-        advice = "; activate its environment, or set spec.runner.python" if done.returncode == _NO_TORCH else ""
+        advice = (
+            "; activate its environment, or name that Python in the command" if done.returncode == _NO_TORCH else ""
+        )
         raise EmulationRefusedError(
             f"{job.metadata.name} cannot run on an emulated GPU: {said}{advice}", done.returncode
         )
