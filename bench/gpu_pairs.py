@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
-from memtune.memory.formulas.outside import OUTSIDE
-from memtune.memory.formulas.terms import INIT
+from memtune.memory.formulas.terms import INIT, OUTSIDE
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed_errors import Calibration

@@ -34,10 +34,9 @@ import gpu_pairs
 from accuracy import quantile
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.pools import PACKINGS, Packing, packing_class
 from memtune.memory.formulas.recipe import lower
-from memtune.memory.formulas.terms import EVALUATION, INIT, PHASES, SAVE
+from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE
 from memtune.memory.prediction import BOUND
 from memtune.memory.predictor import Predictor
 from memtune.plans.plan import Plan

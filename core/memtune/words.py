@@ -8,8 +8,7 @@ from enum import Enum
 class Word(str, Enum):
     """An enumeration whose members are written as their values."""
 
-    def __str__(self) -> str:
-        return str(self.value)
+    __str__ = str.__str__
 
 
 def camel(name: str) -> str:

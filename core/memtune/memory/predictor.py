@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from memtune.gpus.driver_overhead import experienced, outside_sizes
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
+from memtune.memory.formulas.activations import activation_terms
 from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
-from memtune.memory.formulas.outside import outside_terms
 from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.memory.formulas.pools import (
     NEEDS,
@@ -21,9 +21,8 @@ from memtune.memory.formulas.pools import (
 )
 from memtune.memory.formulas.recipe import Recipe, lower
 from memtune.memory.formulas.shape import Shape, shape_of
-from memtune.memory.formulas.stacks import stack_terms
-from memtune.memory.formulas.states import state_terms
-from memtune.memory.formulas.terms import ALWAYS, Term
+from memtune.memory.formulas.states import outside_terms, state_terms, workspace_terms
+from memtune.memory.formulas.terms import Term
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.speed import UNMEASURED, Pace, pace_of
 from memtune.memory.speed_errors import Calibration
@@ -141,7 +140,7 @@ class Predictor:
 
     def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         if self.workload.traced:
-            outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe)]
+            outside = [*workspace_terms(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe)]
             terms = [*self._traced_terms(plan, recipe), *outside]
             return terms + building_terms(self.shape, recipe, terms)
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
@@ -173,22 +172,14 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
     """Every term of a recipe, in reading order."""
     terms = [
         *state_terms(shape, recipe),
-        *stack_terms(shape, recipe, constants),
+        *activation_terms(shape, recipe, constants),
         *buffer_terms(shape, recipe, constants),
         *evaluation_terms(shape, recipe, evaluation),
         *save_terms(shape, recipe),
-        *_workspace(recipe, constants),
+        *workspace_terms(recipe, constants),
         *outside_terms(recipe),
     ]
     return terms + building_terms(shape, recipe, terms)
-
-
-def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:
-    """Workspaces of the CUDA libraries in the allocator; a virtual GPU has none."""
-    if recipe.virtual:
-        return []
-    size = recipe.workspace_bytes or constants.workspace_bytes
-    return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspaces", (size,), "CublasHandlePool.cpp")]
 
 
 def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:

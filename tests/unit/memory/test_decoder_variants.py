@@ -6,11 +6,10 @@ import pytest
 
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas.activations import layer_bytes
+from memtune.memory.formulas.activations import activation_terms, layer_bytes
 from memtune.memory.formulas.pools import largest_tensors
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.shape import shape_of
-from memtune.memory.formulas.stacks import stack_terms
 from memtune.memory.formulas.terms import Term
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
@@ -29,7 +28,7 @@ PLAN = Plan.parse("bf16-z0-none-mb2x1")
 
 def _terms(target_length: int, plan: Plan = PLAN) -> list[Term]:
     workload = Workload(PAIR, H100, plan.global_batch(1), 512, target_length=target_length)
-    return stack_terms(shape_of(PAIR, None), lower(workload, plan), DEFAULT_CONSTANTS)
+    return activation_terms(shape_of(PAIR, None), lower(workload, plan), DEFAULT_CONSTANTS)
 
 
 def _evaluated(

@@ -1,4 +1,4 @@
-"""Activation memory: what the forward pass keeps for the backward pass, per layer.
+"""Activation memory: what the forward pass keeps for the backward pass, per layer, in one stack or two.
 
 Sources: Korthikanti et al. 2205.05198, sections 4 and 5 (34sbh with dropout, 5as^2b without flash attention); what
 autograd saves for each operation: PyTorch, tools/autograd/derivatives.yaml; FlashAttention-2 saves q, k, v, out and one
@@ -20,6 +20,7 @@ from memtune.plans.knobs import Attention
 _KORTHIKANTI = "2205.05198, section 4"
 _SAVED = "torch derivatives.yaml; 2205.05198, section 4"
 _FP32 = 4
+_LIVE = "layer in backward"
 _TENSORS_OF_A_CUBE = 5  # activation_tensors only of gelu_new, which is written out with a power
 
 
@@ -197,6 +198,19 @@ def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:
 
 
 def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
+    """What layers keep, and the layer being recomputed and differentiated: the larger of two stacks."""
+    if not (shape.crossed and recipe.target_length):
+        return _activation_terms(shape, recipe, constants)
+    biased = shape.biased_stacks // 2
+    encoder_shape = replace(shape, layers=shape.layers - shape.crossed, crossed=0, biased_stacks=biased)
+    encoder = _activation_terms(encoder_shape, recipe, constants)
+    decoder = _activation_terms(replace(shape, layers=shape.crossed, biased_stacks=biased), recipe.decoder, constants)
+    kept = [term for term in (*encoder, *decoder) if term.name != _LIVE]
+    live = max(encoder, decoder, key=lambda terms: sum(term.bytes for term in terms if term.name == _LIVE))
+    return [*kept, *(term for term in live if term.name == _LIVE)]
+
+
+def _activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     """What layers keep, and the layer that is being recomputed and differentiated."""
     tokens = recipe.tokens / recipe.tensor_parallel
     # 1F1B keeps as many micro-batches in flight as there are stages, so pipelining does not shrink activations.
@@ -212,7 +226,7 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
         terms += _between_stacks(shape, recipe, kept_crossing, tokens)
     if live:
         template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
-        terms.append(Term("layer in backward", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
+        terms.append(Term(_LIVE, live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
     return [*terms, _gradients_inside(shape, recipe, constants, tokens)]
 
 
@@ -224,10 +238,10 @@ def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
     scores = _score_gradient_bytes(recipe) * shape.heads * recipe.sequence_length / recipe.context_parallel * tokens
     if scores <= size:
-        return Term("layer in backward", size, phases, template, values, "derived", True)
+        return Term(_LIVE, size, phases, template, values, "derived", True)
     values = (_score_gradient_bytes(recipe), shape.heads, recipe.sequence_length, tokens)
     template, source = "{} B x {} heads x {} scores x {:,.0f} tokens of gradients inside a layer", "aten SoftMax.cu"
-    return Term("layer in backward", scores, phases, template, values, source, True)
+    return Term(_LIVE, scores, phases, template, values, source, True)
 
 
 def _score_gradient_bytes(recipe: Recipe) -> int:
@@ -277,7 +291,7 @@ def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) ->
     return [
         _kept_term(shape, recipe, kept, tokens, shape.crossed),
         Term("activations", each * source_tokens, (FORWARD, LOSS, BACKWARD), template, output, source, True),
-        Term("layer in backward", each * source_tokens, (BACKWARD,), template, gradient, source, True),
+        Term(_LIVE, each * source_tokens, (BACKWARD,), template, gradient, source, True),
     ]
 
 
@@ -299,7 +313,7 @@ def _position_biases(shape: Shape, recipe: Recipe) -> list[Term]:
     template, source = "{} x {:,.0f} B of biases by relative position", "transformers modeling_t5.py, compute_bias"
     return [
         Term("activations", kept * each, (FORWARD, LOSS, BACKWARD), template, (kept, each), source),
-        Term("layer in backward", live * each, (BACKWARD,), template, (live, each), source),
+        Term(_LIVE, live * each, (BACKWARD,), template, (live, each), source),
     ]
 
 

@@ -13,10 +13,9 @@ from math import hypot
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
-from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
 from memtune.memory.formulas.recipe import Recipe
-from memtune.memory.formulas.terms import EVALUATION, INIT, PHASES, SAVE, Term
+from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE, Term
 from memtune.memory.prediction import Component, Interval
 from memtune.memory.uncertainty import UNMODELLED, Belief, Square
 

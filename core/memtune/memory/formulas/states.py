@@ -1,4 +1,4 @@
-"""Memory that lives throughout the run: weights, master weights, gradients and optimizer states.
+"""Memory that lives throughout the run: weights, gradients and optimizer states; libraries' workspaces and the driver.
 
 Sources: ZeRO (1910.02054, section 3); DeepSpeed runtime/engine.py and stage_1_and_2.py; PyTorch FSDP2's fully_shard
 documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_view).
@@ -6,6 +6,8 @@ documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_vie
 
 from __future__ import annotations
 
+from memtune.gpus.driver_overhead import CONTEXT_BYTES, NCCL_BYTES, NCCL_BYTES_PER_DOUBLING, outside_sizes
+from memtune.memory.constants import Constants
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import (
@@ -159,3 +161,26 @@ def _autocast_copies(shape: Shape, recipe: Recipe, parallel: float) -> list[Term
     head = min(shape.vocab * shape.hidden / parallel, cast)
     layers = min(shape.layer * recomputed / parallel, cast)
     return [copies(cast, (FORWARD,)), copies(head, (LOSS,)), copies(layers, (BACKWARD,))]
+
+
+def workspace_terms(recipe: Recipe, constants: Constants) -> list[Term]:
+    """Workspaces of the CUDA libraries in the allocator; a virtual GPU has none."""
+    if recipe.virtual:
+        return []
+    size = recipe.workspace_bytes or constants.workspace_bytes
+    return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspaces", (size,), "CublasHandlePool.cpp")]
+
+
+def outside_terms(recipe: Recipe) -> list[Term]:
+    """The terms outside the allocator. A virtual GPU has no driver and no overhead."""
+    if recipe.virtual:
+        return []
+    # A context measured for this image and GPU overrides the constant.
+    context = recipe.context_bytes or CONTEXT_BYTES
+    terms = [Term("context", context, ALWAYS, "{:,.0f} B of CUDA context and kernels", (context,), "pytorch#86509")]
+    if recipe.world > 1:
+        size = outside_sizes(recipe.world)["nccl"]
+        template = "{:,.0f} B + {:,.0f} B x log2({}) ranks of NCCL buffers"
+        values = (NCCL_BYTES, NCCL_BYTES_PER_DOUBLING, recipe.world)
+        terms.append(Term("nccl", size, ALWAYS, template, values, "nccl#964, nccl#864"))
+    return terms

@@ -14,10 +14,9 @@ from math import ceil
 from memtune.allocator import AllocatorSettings, Event, replay, required_bytes
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.activations import layer_bytes
-from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.formulas.terms import BACKWARD, FORWARD, INIT, LOSS, REDUCE, Term
+from memtune.memory.formulas.terms import BACKWARD, FORWARD, INIT, LOSS, OUTSIDE, REDUCE, Term
 from memtune.plans.knobs import Attention
 
 # States of torch's optimizers appear with the first step, and cached blocks stay cut: the second step counts.

@@ -11,6 +11,8 @@ INIT, FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE = rang
 ALWAYS = tuple(range(len(PHASES)))
 AFTER_FIRST_STEP = (FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE)
 STEPPING = (FIRST_STEP, STEP)
+# The terms outside the allocator.
+OUTSIDE = frozenset({"context", "nccl"})
 
 
 class Term(NamedTuple):
