@@ -11,7 +11,7 @@ from memtune.controller.context import Context
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.observation import Refusal
 from memtune.controller.pods import avoided_nodes
-from memtune.controller.pricing import cheapest, compared, unknown_cost
+from memtune.controller.product_choice import cheapest, compared, unknown_cost
 from memtune.controller.records import changed_fields, has_ended, live, spec_changed
 from memtune.controller.verdict import Verdict, waits
 from memtune.units import gib

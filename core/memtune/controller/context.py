@@ -160,6 +160,13 @@ class Context:
         """All GPUs of one run."""
         return self.job.spec.resources.world
 
+    def gpu_hour_price(self, product: str) -> float | None:
+        """The job's price of a GPU, else the product's, which is for a whole GPU."""
+        resources = self.job.spec.resources
+        if resources.gpu_hour_price is not None or resources.is_part:
+            return resources.gpu_hour_price
+        return self.observed.gpu_hour_prices.get(product)
+
 
 _ORDER: list[ConditionType] = [
     "Predicted",

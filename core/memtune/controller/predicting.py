@@ -20,7 +20,7 @@ from memtune.controller.fold_observations import is_kept_to_met, stopped
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import predicted
 from memtune.controller.observation import only_product
-from memtune.controller.pricing import cheapest, compared
+from memtune.controller.product_choice import cheapest, compared
 from memtune.controller.records import fingerprints, live, without_emulations
 from memtune.controller.tracing import is_unknown, untraced
 from memtune.memory.prediction import Interval, percent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from memtune.api.errors import SpecError
@@ -301,10 +301,14 @@ def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
 
 def is_plan_of(job: Job, name: str) -> bool:
     """Whether a name is of a plan that trains the job's global batch."""
-    return (
-        _is_a_plan(name)
-        and Plan.parse(name).global_batch(job.spec.resources.world) == job.spec.training.global_batch_size
-    )
+    return _sequences(name, job.spec.resources.world) == job.spec.training.global_batch_size
+
+
+# Every decision asks this of every record.
+@lru_cache(4096)
+def _sequences(name: str, world: int) -> int:
+    """The sequences of a step of a plan, 0 if the name is of none."""
+    return Plan.parse(name).global_batch(world) if _is_a_plan(name) else 0
 
 
 def _is_a_plan(name: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
-from memtune.api.status import Condition, Phase, Status, story, to_text
+from memtune.api.status import Condition, Phase, PlanStatus, PredictionStatus, Status, story, to_text
 from memtune.controller import emulating, reasons
 from memtune.controller.blocking import forbidden, with_blocks, with_conditions
 from memtune.controller.context import Context, Decision, JobEvent
@@ -18,7 +19,6 @@ from memtune.controller.messages import ended
 from memtune.controller.observation import Observed, Refusal
 from memtune.controller.pods import ExpectedRuns, creations, deletions
 from memtune.controller.predicting import pending, predicting
-from memtune.controller.pricing import priced
 from memtune.controller.probing import probing
 from memtune.controller.records import (
     changed_fields,
@@ -34,6 +34,7 @@ from memtune.controller.recovering import recovering
 from memtune.controller.stored_measurements import to_keep, to_remember
 from memtune.controller.tracing import needs_trace, tracing, with_trace
 from memtune.controller.verdict import Verdict
+from memtune.planning import cost
 from memtune.planning.next_probe import Search, most_promising
 
 _PHASES: dict[Phase, Callable[[Context], Context]] = {
@@ -208,9 +209,38 @@ def _is_tuned(context: Context) -> bool:
     return spec.tuning.mode == "Probe" and (tuned.reason == reasons.MEASURED or is_emulated)
 
 
+_Speed = TypeVar("_Speed", PlanStatus, PredictionStatus)
+
+
+def _priced(context: Context, read: Status) -> Context:
+    """Write the current price and what each plan costs at it; ``read`` is the status as it was."""
+    price = _current_price(context, read)
+    changes = {
+        "gpu_hour_price": price,
+        "prediction": _with_cost(context.status.prediction, price, context.world),
+        "plan": _with_cost(context.status.plan, price, context.world),
+    }
+    return context.having(**changes)
+
+
+def _with_cost(of: _Speed | None, price: float | None, gpus: int) -> _Speed | None:
+    found = cost.per_million_tokens(price, gpus, of.tokens_per_second) if of and price else None
+    return of.model_copy(update={"cost_per_million_tokens": found}) if of else None
+
+
+def _current_price(context: Context, read: Status) -> float | None:
+    """The price in the status; an ended job keeps its last price."""
+    resources = context.job.spec.resources
+    if resources.device == "virtual":
+        return None  # CPUs set its speed, and are not rented as a GPU
+    if resources.gpu_hour_price is None and is_over(read):
+        return read.gpu_hour_price
+    return context.gpu_hour_price(resources.gpu_product or context.status.gpu_product)
+
+
 def _decision(context: Context, read: Status) -> Decision:
     """The decision, with pods to create and delete derived from the records."""
-    context = priced(context, read)
+    context = _priced(context, read)
     held = context.job.spec.suspend or is_over(context.status) or forbidden(context) is not None
     return Decision(
         status=context.status,

@@ -25,4 +25,4 @@ def test_a_decision_that_changes_nothing_enters_few_files() -> None:
     assert decision.status == load_status(cluster.status)
     assert decision.status.phase == "Running"
     assert replace(decision, status=Status()) == Decision(Status())
-    assert len(entered(lambda: decide(cluster.job, observed, cluster.now), memtune)) <= 14
+    assert len(entered(lambda: decide(cluster.job, observed, cluster.now), memtune)) <= 12

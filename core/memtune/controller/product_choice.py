@@ -1,4 +1,4 @@
-"""Prices of GPUs: what a million tokens cost, and which GPU product is the cheapest for a job that names none.
+"""Which GPU product is the cheapest for a job that names none, by what a million tokens cost.
 
 With the objective cost such a job takes the cheapest product of its nodes; else it waits until its user names one.
 """
@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from memtune.api.status import PlanStatus, PredictionStatus, Status
 from memtune.api.workload import gpu_of
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import Node
-from memtune.controller.records import is_over
 from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.planning import cost
 from memtune.units import counted
@@ -75,7 +73,7 @@ def unknown_cost(context: Context) -> str:
     products = ", ".join(offer.product for offer in found[:_MOST])
     if not any(_is_enough(context, nodes) for nodes in _products(context).values()):
         return f"tuning.objectives has cost, and no product has {_asked(context)}: there are {products}"
-    if all(_price(context, offer.product) is None for offer in found):
+    if all(context.gpu_hour_price(offer.product) is None for offer in found):
         advice = "set the operator's gpuHourPrices or resources.gpuHourPrice"
         return f"tuning.objectives has cost, and nothing tells the price of {products}: {advice}"
     return f"tuning.objectives has cost, and no plan fits where the price is known: {compared(context)}"
@@ -112,47 +110,10 @@ def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
     model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
     if not model.is_known or not model.is_gpu_named:
         return None
-    ranking, price, speed = model.ranking, _price(context, product), 0.0
+    ranking, price, speed = model.ranking, context.gpu_hour_price(product), 0.0
     if ranking.fitting or ranking.uncertain:
         best = ranking.fitting[0] if ranking.fitting else ranking.likeliest
         speed = best.prediction.tokens_per_second.expected
     return Offer(
         product, bool(ranking.fitting), speed, cost.per_million_tokens(price, context.world, speed) if price else None
     )
-
-
-def _price(context: Context, product: str) -> float | None:
-    """The job's price, else the product's, which is for a whole GPU."""
-    resources = context.job.spec.resources
-    if resources.gpu_hour_price is not None or resources.is_part:
-        return resources.gpu_hour_price
-    return context.observed.gpu_hour_prices.get(product)
-
-
-_Speed = TypeVar("_Speed", PlanStatus, PredictionStatus)
-
-
-def priced(context: Context, read: Status) -> Context:
-    """Write the current price and what each plan costs at it; ``read`` is the status as it was."""
-    price = _current_price(context, read)
-    changes = {
-        "gpu_hour_price": price,
-        "prediction": _with_cost(context.status.prediction, price, context.world),
-        "plan": _with_cost(context.status.plan, price, context.world),
-    }
-    return context.having(**changes)
-
-
-def _with_cost(of: _Speed | None, price: float | None, gpus: int) -> _Speed | None:
-    found = cost.per_million_tokens(price, gpus, of.tokens_per_second) if of and price else None
-    return of.model_copy(update={"cost_per_million_tokens": found}) if of else None
-
-
-def _current_price(context: Context, read: Status) -> float | None:
-    """The price in the status; an ended job keeps its last price."""
-    resources = context.job.spec.resources
-    if resources.device == "virtual":
-        return None  # CPUs set its speed, and are not rented as a GPU
-    if resources.gpu_hour_price is None and is_over(read):
-        return read.gpu_hour_price
-    return _price(context, resources.gpu_product or context.status.gpu_product)
