@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 
 from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
@@ -38,10 +39,13 @@ def main(words: Sequence[str]) -> int:
     # This must precede the import of torch.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
     try:
-        with _ending_on_sigterm(), watching(settings, rank, must_train):
+        with _ending_on_sigterm() as script_ended, watching(settings, rank, must_train):
             for name, value in accelerate_options.variables(os.environ).items():
                 os.environ.setdefault(name, value)
-            run_target.run(Kind(words[0]), words[1], words[2:])
+            try:
+                run_target.run(Kind(words[0]), words[1], words[2:])
+            finally:
+                script_ended.set()
     except SystemExit:
         raise  # Python handles its exit code or message
     except BadInputError as error:
@@ -67,12 +71,19 @@ def _report_error(message: object, ending: Ending = Ending.BAD_INPUT) -> int:
 
 
 @contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM unwind the script, so that its report is written. A handler that the script installs replaces it."""
-    owner = os.getpid()
+def _ending_on_sigterm() -> Iterator[Event]:
+    """Make SIGTERM unwind the script, so that its report is written. A handler that the script installs replaces it.
+
+    Once the yielded event says that the script has ended, the signal does nothing: an exception would interrupt the
+    report or the script's exit handlers, and its traceback would hide the script's own last lines. The launcher kills
+    what lasts too long.
+    """
+    owner, script_ended = os.getpid(), Event()
 
     def end(number: int, _frame: object) -> None:
         if os.getpid() == owner:
+            if script_ended.is_set():
+                return
             raise SystemExit(128 + number)
         # A child that the script forked with this handler must die of the signal like any other process.
         signal.signal(number, signal.SIG_DFL)
@@ -80,4 +91,4 @@ def _ending_on_sigterm() -> Iterator[None]:
 
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, end)
-    yield
+    yield script_ended

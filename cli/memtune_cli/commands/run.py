@@ -127,6 +127,11 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
         await backend.stop()
 
 
+def _interrupted_by_reader() -> None:
+    """`memtune run job.yaml | head` ends as by Ctrl-C: Python ignores the signal by which other programs end there."""
+    signal.raise_signal(signal.SIGINT)
+
+
 def _interrupt(backend: LocalBackend, screen: _Screen) -> None:
     from memtune_operator.kubernetes.refusals import RefusalError
     from memtune_operator.local.backend import StateError
@@ -146,7 +151,7 @@ class _Screen:
         self.is_interrupted = False
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._directory = directory
-        self._display = Display()
+        self._display = Display(unread=_interrupted_by_reader)
         self._story: JobView | None = None
         self._messages: list[str] = []
 

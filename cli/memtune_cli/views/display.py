@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from memtune_cli.views.screen import Screen
@@ -18,10 +18,13 @@ _CUT_LINES, _WRAP_LINES = "\x1b[?7l", "\x1b[?7h"
 
 
 class Display:
-    """The display on one stream. Without a terminal, only permanent lines are written."""
+    """The display on one stream. Without a terminal, only permanent lines are written.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+    ``unread`` is called once nobody reads the stream any more; without it, that is the usual BrokenPipeError.
+    """
+
+    def __init__(self, stream: TextIO | None = None, unread: Callable[[], None] | None = None) -> None:
+        self._stream, self._unread = stream or sys.stdout, unread
         self.screen = Screen.of(self._stream)
         self.is_live = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
         self._shown: list[str] = []
@@ -47,6 +50,12 @@ class Display:
         try:
             self._stream.write(erased + above + (f"{_CUT_LINES}{page}{_WRAP_LINES}" if page else ""))
             self._stream.flush()
+        except BrokenPipeError:
+            if self._unread is None:
+                raise
+            # What is still in the buffer, and all that follows, goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self._unread()
         except OSError as error:
             if error.errno != errno.EIO:
                 raise

@@ -39,8 +39,10 @@ def with_earlier(context: Context) -> Context:
     if not ranked(context.job, believed(context.having(probes=probes)), probes):
         return context
     jobs = ", ".join(dict.fromkeys(probe.measured_by for probe in probes))
+    verb = "is" if len(probes) == 1 else "are"
     text = (
-        f"{counted(len(probes), 'probe')} of earlier jobs ({jobs}) are taken over; only the best plan is probed again"
+        f"{counted(len(probes), 'probe')} of earlier jobs ({jobs}) {verb} taken over; "
+        "only the best plan is probed again"
     )
     return context.having(probes=probes).telling("Normal", reasons.PROBES_KNOWN, text)
 

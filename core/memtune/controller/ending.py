@@ -10,7 +10,7 @@ from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
 from memtune.controller.measurements import reports_of
 from memtune.controller.messages import ended, inherited, measured, replaced_batch, trained, warning
-from memtune.controller.records import MISTAKES, ended_as, has_ended, last_attempt
+from memtune.controller.records import has_ended, last_attempt, mistakes
 from memtune.controller.verdict import Verdict
 from memtune.units import over, span
 
@@ -96,7 +96,7 @@ _REASONS = {
 
 def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") -> tuple[str, str]:
     """Reason and message of the last failure: its last log lines, if reported, and why it is not retried."""
-    *before, last = [record for record in records if ended_as(record, *MISTAKES)]
+    *before, last = mistakes(records)
     tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
     lines = _last_lines(tails[0], last.message) if tails else ""
     tail = f"; its last lines: {lines}" if lines else ""
@@ -106,7 +106,7 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") ->
 
 def _not_retried(before: RunStatus, last: RunStatus) -> str:
     # The second mistake can be a consequence of the first, which is then the one to mend.
-    if before.verdict == last.verdict:
+    if (before.verdict, before.message) == (last.verdict, last.message):
         return "This was seen twice, so no more GPUs are spent on it"
     return f"Before, {ended(before)}; no more GPUs are spent on it"
 

@@ -53,7 +53,7 @@ def probing(context: Context) -> Context:
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
-    if mistakes(probes) >= MOST_MISTAKES:
+    if len(mistakes(probes)) >= MOST_MISTAKES:
         return failed(context, *last_lines(context, probes))
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"

@@ -85,13 +85,13 @@ def counted(probes: Sequence[RunStatus]) -> int:
     return sum(1 for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
 
 
-def mistakes(records: Sequence[RunStatus]) -> int:
-    """How many of these runs failed through a mistake in the job. A train run that hangs is a disruption instead."""
-    return sum(
-        1
+def mistakes(records: Sequence[RunStatus]) -> list[RunStatus]:
+    """Those of these runs that failed through a mistake in the job. A train run that hangs is a disruption instead."""
+    return [
+        record
         for record in records
         if ended_as(record, *MISTAKES) and not (isinstance(record, AttemptStatus) and ended_as(record, Verdict.HUNG))
-    )
+    ]
 
 
 def newest_saved(status: Status) -> AttemptStatus | None:

@@ -69,7 +69,7 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
 
 def _after_mistake(context: Context, last: AttemptStatus) -> Context:
     """Retry the same plan once: a second mistake ends the job."""
-    if mistakes(context.status.attempts) >= MOST_MISTAKES:
+    if len(mistakes(context.status.attempts)) >= MOST_MISTAKES:
         return failed(context, *last_lines(context, context.status.attempts))
     return _again(context, last)
 

@@ -33,6 +33,14 @@ def pod_name(job_name: str, kind: RunKind, number: int, index: int) -> str:
     return f"{run_name(job_name, kind, number)}-{_five_digits(index)}"
 
 
+def probe_saves(checkpoints: str, run: str) -> str:
+    """The directory below ``checkpoint.path`` into which a probe saves, and which it deletes at its end.
+
+    On the same volume, because that has the room. Hidden, so that nothing below it is taken for a checkpoint.
+    """
+    return f"{checkpoints.rstrip('/')}/.memtune-{run}"
+
+
 def plan_hash(plan: Plan) -> str:
     """A hash on the pod, so that it is never taken for another plan's."""
     return short_hash(str(plan), 16)

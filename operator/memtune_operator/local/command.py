@@ -12,6 +12,8 @@ from typing import NamedTuple
 from memtune.api import Job
 from memtune.api.references import substitute
 from memtune.wire import environment
+from memtune.wire.names import probe_saves
+from memtune.wire.run import RunKind
 from memtune_operator.local.checkpoints import checkpoint_path, emulated_checkpoints, moved
 from memtune_operator.local.runs import expanded
 from memtune_operator.pods.bootstrap import BOOTSTRAP
@@ -49,7 +51,8 @@ def command_of(job: Job, pod: Manifest, directory: Path) -> LocalCommand:
         here = emulated_checkpoints(directory) if is_emulated else checkpoint_path(job, directory)
         words = [moved(word, job.spec.checkpoint.path, here) for word in words]
         variables = {name: moved(value, job.spec.checkpoint.path, here) for name, value in variables.items()}
-        variables[environment.CHECKPOINT_PATH] = here
+        is_probe = variables.get(environment.RUN_KIND) == RunKind.PROBE
+        variables[environment.CHECKPOINT_PATH] = probe_saves(here, variables[environment.RUN]) if is_probe else here
     launch = [job.spec.runner.python, "-m", "memtune_runner", *words]
     return LocalCommand(launch, variables, Path(container.get("workingDir") or Path.cwd()))
 

@@ -5,10 +5,19 @@ Names depend on the job's name and the run alone, so that a restarted operator f
 
 from __future__ import annotations
 
-from memtune.wire.names import HASH_CHARACTERS, LONGEST_STEM, job_stem, plan_hash, pod_name, run_name, short_hash
+from memtune.wire.names import (
+    HASH_CHARACTERS,
+    LONGEST_STEM,
+    job_stem,
+    plan_hash,
+    pod_name,
+    probe_saves,
+    run_name,
+    short_hash,
+)
 from memtune.wire.run import RunKind
 
-__all__ = ["HASH_CHARACTERS", "LONGEST_STEM", "job_stem", "plan_hash", "pod_name", "run_name"]
+__all__ = ["HASH_CHARACTERS", "LONGEST_STEM", "job_stem", "plan_hash", "pod_name", "probe_saves", "run_name"]
 
 GROUP = "memtune.dev"
 

@@ -28,7 +28,7 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
         **_of_plan(run),
         **_of_training(job),
         **_of_place(job, run, index),
-        **_of_files(job),
+        **_of_files(job, run),
         environment.TERMINATION_MESSAGE_PATH: termination_message_path,
     }
     missing = environment.REFERABLE.difference(found, environment.FOUND_BY_LAUNCHER)
@@ -46,7 +46,7 @@ def of_trace(job: Job, referred: Iterable[str]) -> dict[str, str]:
 
 def _of_run(job: Job, run: Run) -> dict[str, str]:
     restarted = {environment.RESTARTED_AT: str(run.restarted_at)} if run.restarted_at else {}
-    is_probe = run.kind in (RunKind.PROBE, RunKind.EMULATE)
+    is_probe = _is_probe(run)
     if is_probe:
         seconds = {environment.PROBE_SECONDS: str(run.seconds)} if run.seconds else {}
         own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps), **seconds, **_of_target(run)}
@@ -136,13 +136,20 @@ def _first_host(job: Job, run: Run) -> str:
     return names.pod_name(job.metadata.name, run.kind, run.number, 0)
 
 
-def _of_files(job: Job) -> dict[str, str]:
+def _is_probe(run: Run) -> bool:
+    return run.kind in (RunKind.PROBE, RunKind.EMULATE)
+
+
+def _of_files(job: Job, run: Run | None = None) -> dict[str, str]:
     files = {
         environment.REPORT_PATH: wrapping.REPORT_PATH,
         environment.REPORT_LOG_TAIL: "1" if job.spec.report_log_tail else "0",
     }
     if job.spec.checkpoint:
-        files[environment.CHECKPOINT_PATH] = job.spec.checkpoint.path
+        path = job.spec.checkpoint.path
+        if run is not None and _is_probe(run):
+            path = names.probe_saves(path, names.run_name(job.metadata.name, run.kind, run.number))
+        files[environment.CHECKPOINT_PATH] = path
     return files
 
 

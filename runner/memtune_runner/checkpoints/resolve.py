@@ -12,6 +12,7 @@ from pathlib import Path
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Resumption, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints import probe_saves
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.restart import set_aside
 from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
@@ -40,13 +41,16 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
 
     Call it on one node, before any worker starts. A probe starts from fresh weights and fences nobody.
     """
-    if settings.checkpoint_path is not None:
-        _check_writable(settings.checkpoint_path)
+    root = probe_saves.job_path(settings)
+    if root is not None:
+        _check_writable(root)
     if settings.is_probe:
+        probe_saves.make_anew(settings)
         return None
-    if settings.checkpoint_path is not None:
-        Store(settings.checkpoint_path, settings.attempt or 0, job_uid=settings.job_uid).write_fence()
-        set_aside(settings.checkpoint_path, settings)
+    if root is not None:
+        Store(root, settings.attempt or 0, job_uid=settings.job_uid).write_fence()
+        set_aside(root, settings)
+        probe_saves.delete_left(root, settings)
     equals = _newest_equals(settings)
     if not equals:
         return None

@@ -21,7 +21,7 @@ def check(options: Sequence[str]) -> None:
     path = _config_file(options)
     if path is not None and not Path(path).is_file():
         where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
-        raise BadInputError(f"{_named(path)}: there is no such file{where}; correct the command or the image")
+        raise BadInputError(f"{_named(path)}: there is no such file{where}; correct the command, or add it")
 
 
 def check_variables(current: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Device, Ending, Report
-from memtune_runner.checkpoints import newest, resolve
+from memtune_runner.checkpoints import newest, probe_saves, resolve
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated import job as emulated_job
@@ -55,7 +55,12 @@ class Launcher:
     def run(self) -> Report:
         """Start the ranks, wait for them or end them, and return the node's report."""
         report = self._run()
-        return report if self._settings.is_probe else _with_newest(report, self._settings.checkpoint_path)
+        if not self._settings.is_probe:
+            return _with_newest(report, self._settings.checkpoint_path)
+        # The other nodes have ended by now, or are being ended.
+        if self._settings.node_rank == 0:
+            probe_saves.delete(self._settings)
+        return report
 
     def _run(self) -> Report:
         settings = self._settings

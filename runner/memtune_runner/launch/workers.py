@@ -135,7 +135,7 @@ def _started(words: list[str], variables: Mapping[str, str]) -> subprocess.Popen
         )
     except OSError as error:  # a script without a shebang, or a binary for another processor
         raise BadInputError(
-            f"{words[0]} cannot be started: {error.strerror}; correct the command or the image"
+            f"{words[0]} cannot be started: {error.strerror}; correct the command or the program"
         ) from None
 
 

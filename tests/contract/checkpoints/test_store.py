@@ -270,6 +270,21 @@ def test_a_path_that_cannot_be_written_is_bad_input_of_the_first_probe_already(k
         resolve(settings(tmp_path / "file" / "saves", kind=kind))
 
 
+def test_a_path_that_a_probe_cannot_write_is_named_as_the_job_names_it(tmp_path: Path) -> None:
+    (tmp_path / "saves").touch()
+    own = replace(settings(tmp_path / "saves" / ".memtune-job-probe-1", kind=RunKind.PROBE), run="job-probe-1")
+    with pytest.raises(BadInputError, match=r"spec\.checkpoint\.path: .*/saves cannot be written"):
+        resolve(own)
+
+
+def test_a_training_deletes_what_killed_probes_of_its_job_have_saved(tmp_path: Path) -> None:
+    kept = [".memtune-before-attempt-2", ".memtune-other-probe-1", ".memtune-job-probe-x", "job-probe-1"]
+    for name in (".memtune-job-probe-1", ".memtune-job-emulate-12", *kept):
+        (tmp_path / name / "step-1").mkdir(parents=True)
+    resolve(replace(settings(tmp_path), run="job-train-1"))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == sorted(kept)
+
+
 def test_a_probe_starts_from_fresh_weights_and_fences_nobody(tmp_path: Path) -> None:
     saved(tmp_path, 1, attempt=1)
     assert resolve(settings(tmp_path, kind=RunKind.PROBE)) is None

@@ -100,6 +100,28 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+def test_a_reader_that_goes_away_ends_what_runs(tmp_path: Path) -> None:
+    """As in `memtune run job.yaml | head -1`: nothing more is said, on stderr neither."""
+    file, state = job(tmp_path), tmp_path / "state"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
+        env={**os.environ, "PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout as read:
+        assert read.readline()
+    with process.stderr as errors:
+        assert errors.read() == ""
+    assert process.wait(_SECONDS) == 130
+    assert processes_of(state) == []
+    assert json.loads((state / "job.json").read_text())["spec"]["suspend"] is True
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_a_terminal_that_is_closed_ends_what_runs(tmp_path: Path) -> None:
     """Nothing can be printed any more: the terminal is gone."""
     file, state = job(tmp_path), tmp_path / "state"

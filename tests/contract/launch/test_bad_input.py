@@ -57,7 +57,7 @@ def place(runner: Path, tmp_path: Path) -> Place:
         (
             ["sh", "-c", "python -m accelerate.commands.launch --config-file=/no.yaml -m trains"],
             {},
-            "accelerate launch --config_file /no.yaml: there is no such file; correct the command or the image",
+            "accelerate launch --config_file /no.yaml: there is no such file; correct the command, or add it",
         ),
     ],
 )
@@ -75,7 +75,9 @@ def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
     script.chmod(0o755)
     launch = place.run("./train.sh")
     assert (launch.report.ending, launch.exit_code) == (Ending.BAD_INPUT, 88)
-    assert launch.report.message == "./train.sh cannot be started: Exec format error; correct the command or the image"
+    assert (
+        launch.report.message == "./train.sh cannot be started: Exec format error; correct the command or the program"
+    )
     assert "Traceback" not in launch.stderr
 
 

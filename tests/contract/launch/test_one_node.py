@@ -347,6 +347,43 @@ def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None
     assert lines_of(launch, 0) == [f"{saved} 64"], launch.stderr
 
 
+def test_the_last_lines_of_a_failed_script_are_its_own(place: Place) -> None:
+    """It is asked to end while its exit handlers still run."""
+    script = place.script(
+        "import atexit, time\natexit.register(time.sleep, 1.0)\nraise ValueError('of the script')\n", "fails.py"
+    )
+    launch = place.run("python", script)
+    assert launch.report.message == "ValueError: of the script"
+    assert launch.stderr.rstrip().endswith("ValueError: of the script"), launch.stderr
+
+
+def test_what_a_probe_saves_is_deleted_at_its_end(place: Place) -> None:
+    """A probe of the same name that was killed may have left some, and what the job saved before is kept."""
+    saves = place.directory / "saves"
+    own, before = saves / ".memtune-llama-probe-1", saves / "step-8"
+    for each in (own / "step-1", before):
+        each.mkdir(parents=True)
+    script = place.script(
+        "import os, pathlib\n"
+        "saves = pathlib.Path(os.environ['MEMTUNE_CHECKPOINT_PATH'])\n"
+        "print(saves, sorted(saves.iterdir()))\n"
+        "(saves / 'step-2').mkdir()\n"
+        "(saves / 'step-2' / 'weights').write_bytes(b'12')\n"
+        "raise SystemExit(int(os.environ.get('FAIL', 0)))\n"
+    )
+    told = {
+        "MEMTUNE_CHECKPOINT_PATH": str(own),
+        "MEMTUNE_RUN": "llama-probe-1",
+        "MEMTUNE_RUN_KIND": "probe",
+        "MEMTUNE_ATTEMPT": "",
+    }
+    for fails in ("0", "3"):
+        launch = place.run("python", script, told={**told, "FAIL": fails})
+        assert lines_of(launch, 0) == [f"{own} []"], launch.stderr
+        assert launch.exit_code == int(fails)
+        assert list(saves.iterdir()) == [before]
+
+
 def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:
     """The launcher looks for it: the rank had no time to report it."""
     saves = place.directory / "saves"

@@ -92,6 +92,12 @@ def test_the_trail_says_where_a_known_value_came_from(first: SimulatedCluster) -
     assert {probe["message"] for probe in taken_over(second)} == {"job first ran it"}
 
 
+def test_one_probe_that_is_taken_over_is_one(first: SimulatedCluster) -> None:
+    best = [probe for probe in left(first) if probe.plan == first.status["plan"]["name"]]
+    events = run_job("second", tuple(best)).events
+    assert "ProbesKnown: 1 probe of earlier jobs (first) is taken over; only the best plan is probed again" in events
+
+
 def test_a_third_job_tells_who_measured_what(first: SimulatedCluster) -> None:
     second = run_job("second", left(first))
     third = run_job("third", left(second))

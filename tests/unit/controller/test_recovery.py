@@ -468,6 +468,19 @@ def test_a_users_error_seen_twice_fails_the_job_with_its_last_lines(ending: Endi
     assert len(cluster.status["probes"]) == 2
 
 
+def test_two_different_mistakes_are_both_told() -> None:
+    cluster = SimulatedCluster(make_job())
+    for message in ("KeyError: 'tokens'", "ValueError: no labels"):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, Ending.ERROR, 1, message=message)
+    told = condition(cluster, "Failed")["message"]
+    assert "ValueError: no labels. Before, probe 1 " in told
+    assert "KeyError: 'tokens'; no more GPUs are spent on it" in told
+    assert "twice" not in told
+
+
 @pytest.mark.parametrize(("ending", "exit_code", "reason"), [(Ending.ERROR, 1, "UserError"), (Ending.HUNG, 87, "Hung")])
 def test_a_mistake_that_took_the_only_probe_there_may_be_ends_the_job_with_its_last_lines(
     ending: Ending, exit_code: int, reason: str

@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_versions_in_the_table_are_those_of_the_locks() -> None:
-    page = (ROOT / "docs" / "integrations.md").read_text()
-    table = page.partition("## Programs that are run")[2].partition("Not run:")[0]
+    page = (ROOT / "docs" / "programs.md").read_text()
+    table = page.partition("## In the tests")[2].partition("Not run:")[0]
     told = re.findall(r"([\w-]+) (\d+\.\d+[\d.]*)", table)
     locks = "".join((ROOT / "tools" / name).read_text() for name in ("scripts.lock", "torchtune.lock", "dev.lock"))
     assert {name for name, _ in told} == {

@@ -39,6 +39,15 @@ def test_what_a_command_saves_into_the_volume_is_saved_into_the_state(tmp_path: 
     assert variables[environment.CHECKPOINT_PATH] == f"{tmp_path}/checkpoints"
 
 
+def test_a_probe_saves_into_a_directory_of_its_own(tmp_path: Path) -> None:
+    container = {**CONTAINER, "command": ["torchrun", "train.py", "--out=$(MEMTUNE_CHECKPOINT_PATH)/run"]}
+    job = make_job(template={"spec": {"containers": [container]}}, checkpoint={"path": "/checkpoints"})
+    run = Run(RunKind.PROBE, 2, RUN.plan)
+    words, whole = command_of(job, _pod(job, run), tmp_path).expanded()
+    own = f"/checkpoints/.memtune-{whole[environment.RUN]}"
+    assert (whole[environment.CHECKPOINT_PATH], words[-1]) == (own, f"--out={own}/run")
+
+
 def test_variables_are_those_that_the_container_would_have(tmp_path: Path) -> None:
     """The same template's own paths and references to variables work here as in a pod."""
     name = "$(MEMTUNE_CHECKPOINT_PATH)/$(MEMTUNE_MICRO_BATCH)-$(LATER)"

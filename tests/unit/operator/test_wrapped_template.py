@@ -18,6 +18,7 @@ from tiny_rehearsal import ARCHITECTURE
 from memtune.api import Job, load_job
 from memtune.plans.plan import Plan
 from memtune.wire import environment
+from memtune.wire.names import run_name
 from memtune.wire.run import Checkpointed, Run, RunKind
 from memtune_operator.kubernetes.nodes import candidates
 from memtune_operator.pods import manifests
@@ -267,6 +268,10 @@ def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
     assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_EVALUATION_BATCH"], told["MEMTUNE_SHARDED_SAVE"]) == ("2", "4", "1")
     assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet turns it into /saves/$(x) again.
     assert told["MEMTUNE_PROBE_STEPS"] == ""
+    # A probe's saves are deleted at its end, so they have a directory of their own.
+    probing = pod_of(template(), PROBE, checkpoint={"path": "/saves"})["spec"]["containers"][0]["env"]
+    saves = {variable["name"]: variable.get("value", "") for variable in probing}["MEMTUNE_CHECKPOINT_PATH"]
+    assert saves == f"/saves/.memtune-{run_name('llama', PROBE.kind, PROBE.number)}"
     probe = environment_of(pod_of(template()))
     assert all(probe[f"MEMTUNE_{name}"] for name in ("PROBE_STEPS", "PROBE_SECONDS", "DEEPSPEED_CONFIG"))
     assert (probe["MEMTUNE_ATTEMPT"], "MEMTUNE_RESUME_FROM" in probe) == ("", False)
