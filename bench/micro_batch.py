@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from search import FEW_SEEDS, Job, left_alone, modelled, published
+from search import Job, left_alone, modelled, published
 from search_tables import GOOD
 
 from memtune.planning.parameters import Choose, StudyParameters, Value
@@ -23,6 +23,7 @@ from memtune_operator.search import search, study
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/micro_batch.py > bench/results/micro_batch.md"
 SIZE = "micro_batch"
+SEEDS = 5
 AS_IT_IS, INTEGER, ROUNDED = "a choice", "an integer, log scale", "the same, rounded to a size that a plan has"
 
 
@@ -65,7 +66,7 @@ def searching(form: str) -> Iterator[None]:
 def line(name: str, sampler: str, form: str, jobs: list[Job]) -> str:
     """One sampler's searches with one form of the parameter."""
     with searching(form):
-        hunts = [left_alone(job, seed, sampler) for job in jobs for seed in range(FEW_SEEDS)]
+        hunts = [left_alone(job, seed, sampler) for job in jobs for seed in range(SEEDS)]
     cells = (
         f"{statistics.mean(len(hunt.plans) for hunt in hunts):.2f}",
         f"{statistics.mean(hunt.gpu_seconds for hunt in hunts):,.0f}",
@@ -78,7 +79,7 @@ def line(name: str, sampler: str, form: str, jobs: list[Job]) -> str:
 def main() -> None:
     """Print one line for each table, sampler and form."""
     print(f"# The micro-batch as a parameter of the study\n\nMade by `{COMMAND}`.\n")
-    print(f"Means over all jobs and {FEW_SEEDS} seeds. MemTune's own sampler proposes the same in any form.\n")
+    print(f"Means over all jobs and {SEEDS} seeds. MemTune's own sampler proposes the same in any form.\n")
     print("| tables | sampler | micro-batch | probes | GPU-seconds | out of memory | ends with a good plan |")
     print("|---|---|---|--:|--:|--:|--:|")
     for name, jobs, samplers in (

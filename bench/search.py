@@ -25,18 +25,14 @@ from memtune.api.tuning import Sampler, Tuning
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md"
 SEEDS = 20
-# For checks of a conclusion, fewer seeds are enough.
-FEW_SEEDS = 5
 FAR = 2.0
 OURS = "MemTune"
-# A Gaussian process takes most of the time: it gets fewer seeds, and no modelled tables.
-SLOW = "GPSampler"
 METHODS: dict[str, Method] = {
     OURS: memtune,
     "random": random_order,
     "grid": grid_order,
     "TPE": tpe,
-    SLOW: gp,
+    "GPSampler": gp,
     "DeepSpeed's order": deepspeed_order,
     "Composer's halving": composer_halving,
 }
@@ -125,10 +121,7 @@ def compared(jobs: Sequence[Job], methods: dict[str, Method], seeds: int) -> Sco
     """The methods on every table."""
     return {
         job.name: {
-            name: [
-                scored(hunted(job, method, seed)) for seed in range(min(seeds, FEW_SEEDS) if name == SLOW else seeds)
-            ]
-            for name, method in methods.items()
+            name: [scored(hunted(job, method, seed)) for seed in range(seeds)] for name, method in methods.items()
         }
         for job in jobs
     }
@@ -251,14 +244,14 @@ def main() -> None:
     print(f"# How many probes find a good plan\n\nMade by `{COMMAND}`.\n")
     print(f"## Published measurements: {len(jobs)} jobs, {SEEDS} seeds\n\n{PUBLISHED_NOTES}\n")
     print_comparison(jobs, SEEDS, METHODS)
-    print(f"\n### The choices of tuning.sampler, {FEW_SEEDS} seeds\n\nLeft alone until the operator's rules end them.")
-    print_samplers(jobs, FEW_SEEDS)
-    print(f"\n## Emulated memory: {len(GRIDS)} jobs, {FEW_SEEDS} seeds\n\n{EMULATED_NOTES}\n")
-    print_comparison(emulated(), FEW_SEEDS, {name: method for name, method in METHODS.items() if name != SLOW})
-    print(f"\n## Modelled tables: {len(drawn)} jobs, {FEW_SEEDS} seeds\n\n{MODELLED_NOTES}\n")
-    print_comparison(drawn, FEW_SEEDS, {name: method for name, method in METHODS.items() if name != SLOW})
+    print(f"\n### The choices of tuning.sampler, {SEEDS} seeds\n\nLeft alone until the operator's rules end them.")
+    print_samplers(jobs, SEEDS)
+    print(f"\n## Emulated memory: {len(GRIDS)} jobs, {SEEDS} seeds\n\n{EMULATED_NOTES}\n")
+    print_comparison(emulated(), SEEDS, METHODS)
+    print(f"\n## Modelled tables: {len(drawn)} jobs, {SEEDS} seeds\n\n{MODELLED_NOTES}\n")
+    print_comparison(drawn, SEEDS, METHODS)
     print("\n### Hidden factors that reach twice as far\n")
-    print_comparison(modelled(FAR), FEW_SEEDS, {name: METHODS[name] for name in (OURS, "random", "TPE")})
+    print_comparison(modelled(FAR), SEEDS, {name: METHODS[name] for name in (OURS, "random", "TPE")})
     print(f"\n## How it is measured\n\n{METHOD_NOTES}")
 
 

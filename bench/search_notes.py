@@ -54,9 +54,9 @@ end (5 s) and the {STEADY_STEPS} shortened steps of a steady probe on every GPU 
 memory costs its start and its end. [pruning.md](pruning.md) has probes whose steps are not all alike.
 
 - All methods choose among the plans that the prediction does not rule out, which is a help to the others.
-- TPE and GPSampler are Optuna's, with one startup trial; TPE is multivariate; GPSampler has 5 seeds. They see
-  every knob that the plans differ in, and the micro-batch's place among the sizes. What they name twice, or what
-  is ruled out, costs nothing.
+- TPE and GPSampler are Optuna's, with one startup trial; TPE is multivariate. They see every knob
+  that the plans differ in, and the micro-batch's place among the sizes. What they name twice, or what is ruled
+  out, costs nothing.
 - Grid is in the order of nested loops on modelled tables, and in the order of publication on the others.
 - DeepSpeed's order is that of deepspeed/autotuning/README.md (github.com/deepspeedai/DeepSpeed), "Autotuning
   Workflow and Scope": stages 0, 1, 2, 3 as far as they may fit, micro-batches in each (here upwards, until memory

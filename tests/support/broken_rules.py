@@ -45,6 +45,31 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "spec.training.targetLength",
     ),
     ("integration reaches", spec(integration="sdk"), "spec.integration"),
+    *(
+        (f"tuning.space.{field} is for", spec(tuning__space={field: value}, template=POD), f"spec.tuning.space.{field}")
+        for field, value in (("attention", ["eager"]), ("fusedLoss", [False, True]), ("optimizer", ["adamw", "sgd"]))
+    ),
+    *(
+        (
+            said,
+            spec(
+                model={"architecture": None, "factory": "a:b"},
+                tuning__space={field: value},
+                template=POD,
+                integration="sdk",
+            ),
+            f"spec.tuning.space.{field}",
+        )
+        for said, field, value in (
+            ("a trace has one attention", "attention", ["eager"]),
+            ("a trace has one loss", "fusedLoss", [True]),
+        )
+    ),
+    (
+        "tuning.space.optimizer: with",
+        spec(tuning__space={"optimizer": ["adamw", "muon"]}, template=POD, integration="hf-trainer"),
+        "spec.tuning.space.optimizer",
+    ),
     (
         "training.globalBatchSize must",
         spec(training={"globalBatchSize": 97}, resources={"nodes": 2}),

@@ -85,7 +85,7 @@ WHOLE: Node = {
             "shrink": {"afterStep": 30, "by": "45%"},
         },
         "template": {"spec": {"containers": [{"name": "trainer", "anything": None}]}},
-        "integration": "hf-trainer",
+        "integration": "sdk",
         "launcher": "JobSet",
         "runner": {"image": "runner:1", "python": "/usr/bin/python3"},
         "tuning": {
@@ -100,6 +100,9 @@ WHOLE: Node = {
                 "fsdpStrategies": ["full", "hybrid"],
                 "microBatch": [3, 6],
                 "expandableSegments": [False, True],
+                "attention": ["sdpa", "eager"],
+                "fusedLoss": [False, True],
+                "optimizer": ["adamw", "adamw-8bit"],
             },
             "maxProbes": 6,
             "parallelProbes": 2,

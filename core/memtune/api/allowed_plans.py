@@ -14,7 +14,7 @@ from memtune.plans.plan import Plan
 from memtune.words import camel
 
 # No field of a job speaks of these: plans begin with their defaults, and only the ladder leads elsewhere.
-_UNSPOKEN = ("fused_optimizer", "fused_loss", "bucket_elements", "max_split_size_mib")
+_UNSPOKEN = ("fused_optimizer", "bucket_elements", "max_split_size_mib")
 
 
 def outside(job: Job, plan: Plan) -> list[str]:
@@ -28,10 +28,11 @@ def outside(job: Job, plan: Plan) -> list[str]:
         _of_space(f"checkpointing {plan.checkpointing}", plan.checkpointing, "checkpointing", space.checkpointing),
         _of_space(f"offload {plan.offload}", plan.offload, "offload", space.offload),
         _micro_batch(plan, space.micro_batch),
-        _of_ladder(job, plan, "optimizer", "training.optimizer", (training.optimizer,)),
+        _of_training(job, plan, "optimizer", space.optimizer, training.optimizer),
         _of_ladder(job, plan, "gradient_dtype", "training.gradientDtype", (training.gradient_dtype,)),
-        _of_ladder(job, plan, "attention", "training.attention", (training.attention,)),
-        _expandable(plan, space.expandable_segments),
+        _of_training(job, plan, "attention", space.attention, training.attention),
+        _flag(plan, "fused_loss", space.fused_loss),
+        _flag(plan, "expandable_segments", space.expandable_segments),
         *(_unspoken(plan, knob) for knob in _UNSPOKEN),
     ]
     return [reason for reason in found if reason]
@@ -42,13 +43,19 @@ def _micro_batch(plan: Plan, allowed: Sequence[int] | None) -> str:
     return _of_space(f"micro-batch {size}", size, "microBatch", allowed) if allowed else ""
 
 
-def _expandable(plan: Plan, allowed: Sequence[bool]) -> str:
-    """Expandable segments that the space does not have: only the ladder leads to them."""
-    value = plan.expandable_segments
-    if value in allowed or _leading_to(plan, "expandable_segments", allowed):
+def _of_training(job: Job, plan: Plan, knob: str, opened: Sequence[object] | None, given: object) -> str:
+    """A knob that training decides, if the space does not open it."""
+    field = f"training.{knob}" if opened is None else f"tuning.space.{knob}"
+    return _of_ladder(job, plan, knob, field, opened or (given,))
+
+
+def _flag(plan: Plan, knob: str, allowed: Sequence[bool]) -> str:
+    """A choice that the space does not have, and to which the ladder does not lead."""
+    value, field = getattr(plan, knob), camel(knob)
+    if value in allowed or _leading_to(plan, knob, allowed):
         return ""
     shown = [str(choice).lower() for choice in allowed]
-    return _not_among(f"expandableSegments {str(value).lower()}", "tuning.space.expandableSegments", shown)
+    return _not_among(f"{field} {str(value).lower()}", f"tuning.space.{field}", shown)
 
 
 def _sharding(job: Job, plan: Plan) -> str:

@@ -13,7 +13,7 @@ from memtune.api.fixed_rules import FIXED_RULES
 from memtune.api.job import CheckpointVolume, JobSpec
 from memtune.api.model import Model
 from memtune.api.rule import FORBIDDEN, REQUIRED, Rule
-from memtune.plans.knobs import Offload
+from memtune.plans.knobs import Offload, Optimizer
 from memtune.units import counted
 
 
@@ -215,6 +215,60 @@ def _one_slice(spec: JobSpec) -> Problem | None:
     return Problem("spec.resources.gpusPerNode", resources.gpus_per_node, advice)
 
 
+def _knob_has_engine(field: str) -> Callable[[JobSpec], Problem | None]:
+    """Require the built-in trainer or integration sdk for a knob that only the engine carries out."""
+
+    def check(spec: JobSpec) -> Problem | None:
+        path, space = f"spec.tuning.space.{field}", spec.tuning.space
+        if field not in space.opened or spec.template is None or spec.integration == "sdk":
+            return None
+        value = space.attention if field == "attention" else space.fused_loss
+        told = "set training.attention, and leave it out" if field == "attention" else "leave it out"
+        advice = f"integration {spec.integration} leaves it to the script; {told}, or use integration sdk"
+        return Problem(path, value, advice)
+
+    return check
+
+
+def _knob_has_formula(field: str) -> Callable[[JobSpec], Problem | None]:
+    """Refuse a knob that a trace of the model cannot show."""
+
+    def check(spec: JobSpec) -> Problem | None:
+        space = spec.tuning.space
+        if field not in space.opened or spec.model.factory is None:
+            return None
+        value = space.attention if field == "attention" else space.fused_loss
+        advice = (
+            "a trace of factory shows one way only; leave it out, or describe the model by hfConfig or architecture"
+        )
+        return Problem(f"spec.tuning.space.{field}", value, advice)
+
+    return check
+
+
+def _optimizer_has_integration(spec: JobSpec) -> Problem | None:
+    optimizers = spec.tuning.space.optimizer
+    if optimizers is None or spec.template is None or spec.integration in ("sdk", "hf-trainer"):
+        return None
+    advice = (
+        f"integration {spec.integration} leaves it to the script; set training.optimizer, and leave it out, or use "
+        "integration sdk or hf-trainer"
+    )
+    return Problem(_OPTIMIZER_PATH, optimizers, advice)
+
+
+def _optimizer_is_the_trainers(spec: JobSpec) -> Problem | None:
+    optimizers = spec.tuning.space.optimizer or ()
+    others = [each for each in optimizers if each not in _OF_TRAINER]
+    if spec.integration != "hf-trainer" or not others:
+        return None
+    advice = (
+        f"the Trainer has no {others[0]} with the states that are predicted; take {', '.join(_OF_TRAINER)}, or use "
+        "integration sdk"
+    )
+    return Problem(_OPTIMIZER_PATH, optimizers, advice)
+
+
 def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) -> Callable[[JobSpec], Problem | None]:
     """Require one of ``backends`` for ``offload``; DeepSpeed shards parameters only in stage 3."""
 
@@ -227,6 +281,10 @@ def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) ->
 
     return check
 
+
+_OPTIMIZER_PATH = "spec.tuning.space.optimizer"
+_OF_TRAINER = (Optimizer.ADAMW, Optimizer.ADAFACTOR, Optimizer.ADAMW_8BIT)
+_NO_TRAINERS = " && ".join(f"each != '{each}'" for each in _OF_TRAINER)
 
 RULES = (
     Rule(
@@ -421,6 +479,56 @@ RULES = (
         "!('nvme' in self.offload) || ('deepspeed' in self.backends && 3 in self.zeroStages)",
         "offload nvme needs deepspeed in backends and 3 in zeroStages",
         _offload_has_backend("nvme", ("deepspeed",), "deepspeed in backends and 3 in zeroStages"),
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.space.attention",
+        "!has(self.tuning.space.attention) || !has(self.template) || self.integration == 'sdk'",
+        "tuning.space.attention is for the built-in trainer and integration sdk; with others set training.attention",
+        _knob_has_engine("attention"),
+        FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.space.fusedLoss",
+        "!self.tuning.space.fusedLoss.exists(each, each) || !has(self.template) || self.integration == 'sdk'",
+        "tuning.space.fusedLoss is for the built-in trainer and integration sdk; with others leave it out",
+        _knob_has_engine("fusedLoss"),
+        FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.space.attention",
+        "!has(self.model.factory) || !has(self.tuning.space.attention)",
+        "a trace has one attention; leave tuning.space.attention out, or give hfConfig or architecture",
+        _knob_has_formula("attention"),
+        FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.space.fusedLoss",
+        "!has(self.model.factory) || !self.tuning.space.fusedLoss.exists(each, each)",
+        "a trace has one loss; leave tuning.space.fusedLoss out, or give hfConfig or architecture",
+        _knob_has_formula("fusedLoss"),
+        FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        _OPTIMIZER_PATH,
+        "!has(self.tuning.space.optimizer) || !has(self.template) || self.integration == 'sdk' || "
+        "self.integration == 'hf-trainer'",
+        "tuning.space.optimizer is for the built-in trainer and integrations sdk and hf-trainer; with others set "
+        "training.optimizer",
+        _optimizer_has_integration,
+        FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        _OPTIMIZER_PATH,
+        "!has(self.tuning.space.optimizer) || self.integration != 'hf-trainer' || "
+        f"!self.tuning.space.optimizer.exists(each, {_NO_TRAINERS})",
+        f"tuning.space.optimizer: with integration hf-trainer take {', '.join(_OF_TRAINER)}, or use sdk",
+        _optimizer_is_the_trainers,
     ),
     Rule(
         "spec.checkpoint.volume",

@@ -20,7 +20,7 @@ from memtune.api.fields import (
     to_ratio,
 )
 from memtune.planning.space import BOTH, THROUGHPUT
-from memtune.plans.knobs import Offload, Precision
+from memtune.plans.knobs import Attention, Offload, Optimizer, Precision
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -67,11 +67,34 @@ class SpaceSpec(SpecBlock):
         description="Whether torch's allocator may take expandable segments, which leave less memory unused; [false, "
         "true] measures both. An out-of-memory by fragmentation switches them on in any case.",
     )
+    attention: Annotated[tuple[Attention, ...], Field(min_length=1, max_length=3), Distinct] | None = Field(
+        default=None,
+        description="Attention kernels that a plan may take; that of training if left out. Only the built-in trainer "
+        "and integration sdk set it. With flash, sdpa is taken only where flash has no kernel.",
+    )
+    fused_loss: Annotated[tuple[Flag, ...], Field(min_length=1, max_length=2), Distinct] = Field(
+        default=(False,),
+        description="Whether a plan may fuse the loss with the model's head, which keeps no logits; [false, true] "
+        "measures both. Only the built-in trainer has such a loss, and a script of integration sdk that gives "
+        "fused_loss.",
+    )
+    optimizer: Annotated[tuple[Optimizer, ...], Field(min_length=1, max_length=6), Distinct] | None = Field(
+        default=None,
+        description="Optimizers that a plan may take; that of training if left out. Another optimizer is another "
+        "training: to name it here is to consent to its losses. Only the built-in trainer and the integrations sdk and "
+        "hf-trainer set it.",
+    )
     micro_batch: Annotated[tuple[MicroBatch, ...], Field(min_length=1, max_length=16), Distinct] | None = Field(
         default=None,
         description="Micro-batches that a plan may take, for a script that has one of its own; every one that divides "
         "a GPU's share of training.globalBatchSize if left out.",
     )
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """The knobs that training or the script decides if the space does not open them, by their fields' names."""
+        chosen = {"optimizer": self.optimizer, "attention": self.attention, "fusedLoss": True in self.fused_loss}
+        return tuple(name for name, found in chosen.items() if found)
 
 
 class Tuning(SpecBlock):

@@ -216,9 +216,10 @@ def to_space(job: Job) -> Space:
         shardings=_shardings(job),
         checkpointings=tuple(Checkpointing.parse(name) for name in choices.checkpointing),
         offloads=choices.offload,
-        optimizers=(training.optimizer,),
+        optimizers=choices.optimizer or (training.optimizer,),
         gradient_dtypes=(training.gradient_dtype,),
-        attentions=(training.attention,),
+        attentions=choices.attention or (training.attention,),
+        fused_losses=choices.fused_loss,
         expandable_segments=choices.expandable_segments,
         micro_batches=choices.micro_batch or (),
     )

@@ -71,7 +71,7 @@ def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
     """
     is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
     plan, space = plan_of(probe), model.space
-    is_allowed = space.has(plan) and plan.precision in space.precisions
+    is_allowed = space.has(plan) and space.has_numerics(plan)
     return is_measured and is_allowed and not too_tight(job, model, probe)
 
 

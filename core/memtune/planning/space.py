@@ -24,7 +24,7 @@ from memtune.plans.knobs import (
     Sharding,
 )
 from memtune.plans.plan import Plan
-from memtune.plans.refusals import contradiction, gpu_refusal, virtual_refusal
+from memtune.plans.refusals import contradiction, gpu_refusal, has_flash, virtual_refusal
 from memtune.units import amount, counted
 
 THROUGHPUT = "throughput"
@@ -88,6 +88,15 @@ class Space:
             and (not self.micro_batches or plan.micro_batch in self.micro_batches)
         )
 
+    def has_numerics(self, plan: Plan) -> bool:
+        """Whether the space has the plan's values of the other knobs that a job may open."""
+        return (
+            plan.precision in self.precisions
+            and plan.optimizer in self.optimizers
+            and plan.attention in self.attentions
+            and plan.fused_loss in self.fused_losses
+        )
+
     def sizes(self, samples: int) -> list[int]:
         """The micro-batches that divide a rank's samples of a step, smallest first."""
         return [size for size in divisors(samples) if not self.micro_batches or size in self.micro_batches]
@@ -105,7 +114,11 @@ class Space:
             self.fused_losses,
             self.expandable_segments,
         )
-        return (plan for choice in choices if (plan := _plan_or_none(choice)))
+        return (plan for choice in choices if (plan := _plan_or_none(choice)) and not self._repeats(plan))
+
+    def _repeats(self, plan: Plan) -> bool:
+        """Whether another plan of the space runs the same kernel: torch's sdpa takes its flash kernel where it can."""
+        return plan.attention is Attention.SDPA and Attention.FLASH in self.attentions and has_flash(plan)
 
 
 def _plan_or_none(choice: tuple[Any, ...]) -> Plan | None:

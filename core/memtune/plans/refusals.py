@@ -12,13 +12,18 @@ from memtune.plans.plan import Plan
 
 def contradiction(plan: Plan) -> str | None:
     """Why this plan cannot or should not run, whatever the workload and the GPU; None if it can."""
-    if plan.attention is Attention.FLASH and plan.compute_bytes == 4:
+    if plan.attention is Attention.FLASH and not has_flash(plan):
         return f"flash attention has no {plan.precision} kernel; use sdpa"
     if plan.offloads_states and plan.sharding.zero_stage == 0:
         return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
     if plan.offloads_states and plan.optimizer is Optimizer.ADAMW_8BIT:
         return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
     return backend_refusal(plan)
+
+
+def has_flash(plan: Plan) -> bool:
+    """Whether there is a flash kernel for the format that the plan computes in."""
+    return plan.compute_bytes == 2
 
 
 def backend_refusal(plan: Plan) -> str | None:

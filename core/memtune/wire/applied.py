@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from memtune.plans.knobs import GradientDtype, Precision, Sharding
+from memtune.plans.knobs import Attention, GradientDtype, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.report import Applied
 
 # Fields that a script's own batch decides.
 BATCH_FIELDS = ("microBatch", "microSteps", "samplesPerStep")
+# Fields that the script decides, unless its job opens the knob.
+OPENED_FIELDS = ("optimizer", "attention", "fusedLoss")
 # A probe's shortened step has this many micro-batches: enough to hold accumulated gradients.
 SHORTENED_ACCUMULATION = 2
 
@@ -52,14 +54,24 @@ def shortened_accumulation(plan: Plan) -> int:
 
 
 def mismatch(
-    plan: Plan, applied: Applied, world: int, is_probe: bool, *, integration: str = "env", without: Collection[str] = ()
+    plan: Plan,
+    applied: Applied,
+    world: int,
+    is_probe: bool,
+    *,
+    integration: str = "env",
+    without: Collection[str] = (),
+    opened: Collection[str] = (),
 ) -> str:
     """One sentence about all fields in which a run differs from its plan, except those ``without``; or empty.
 
-    The remedies are the integration's. What was not observed because the run ended earlier does not count.
+    The remedies are the integration's. What was not observed because the run ended earlier does not count. ``opened``
+    are those of `OPENED_FIELDS` that the job leaves to its plans.
     """
     found: list[_Difference] = []
     for field in _FIELDS:
+        if field.name in OPENED_FIELDS and field.name not in opened:
+            continue
         seen, allowed = field.seen(applied), field.allowed(plan, world, is_probe)
         is_implied = any(each.name in field.implied_by for each in found)
         if seen is not None and seen not in allowed and not is_implied:
@@ -130,6 +142,11 @@ def _expandable(plan: Plan, _: int, is_probe: bool) -> tuple[object, ...]:
     return (True,) if plan.expandable_segments and is_probe else (False, True)
 
 
+def _attentions(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
+    # torch's sdpa takes its flash kernel by itself.
+    return ("eager",) if plan.attention is Attention.EAGER else ("flash", "sdpa")
+
+
 _NOT_CHECKPOINTED = {
     True: "switch the script's own checkpointing on",
     False: (
@@ -173,6 +190,13 @@ _DTYPE = {
     "sdk": _NO_CAST,
 }
 _ALLOCATOR = {"env": "the script must set neither PYTORCH_ALLOC_CONF nor PYTORCH_CUDA_ALLOC_CONF by itself"}
+_OPTIMIZER = {
+    "env": "the script must take it from $MEMTUNE_PLAN, or leave tuning.space.optimizer out",
+    "hf-trainer": "leave the optimizer to the Trainer, or leave tuning.space.optimizer out",
+    "sdk": "give initialize no optimizer=, or leave tuning.space.optimizer out",
+}
+_ATTENTION = {"env": "the model has an attention of its own; leave tuning.space.attention out"}
+_LOSS = {"env": "compute the loss by engine(micro), or leave tuning.space.fusedLoss out"}
 _FIELDS = (
     _Field("backend", lambda a: a.backend, _backends, _ENGINE),
     _Field("zeroStage", lambda a: a.zero_stage, lambda p, _, __: (p.sharding.zero_stage,), _ENGINE, ("backend",)),
@@ -184,4 +208,7 @@ _FIELDS = (
     _Field("weightDtype", lambda a: a.weight_dtype, _weight_dtypes, _DTYPE),
     _Field("gradientDtype", lambda a: a.gradient_dtype, _gradient_dtypes, _DTYPE),
     _Field("expandableSegments", lambda a: a.expandable_segments, _expandable, _ALLOCATOR),
+    _Field("optimizer", lambda a: a.optimizer, lambda p, _, __: (p.optimizer.value,), _OPTIMIZER),
+    _Field("attention", lambda a: a.attention, _attentions, _ATTENTION),
+    _Field("fusedLoss", lambda a: a.fused_loss, lambda p, _, __: (p.fused_loss,), _LOSS),
 )

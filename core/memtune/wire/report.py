@@ -148,6 +148,8 @@ class Applied:
     ``sharding`` is FSDP's strategy in the words of a plan; of other backends ``zero_stage`` says all.
     ``evaluation_batch`` is that of the model's forward passes without gradients; no plan asks for one.
     ``expandable_segments`` says whether torch's allocator has any; it is asked only under a plan that wants them.
+    ``optimizer`` is one of a plan's, or else its class. ``attention`` is ``sdpa`` or ``eager``; it and ``fused_loss``
+    are seen by the engine.
     """
 
     micro_batch: _Count = None
@@ -163,6 +165,9 @@ class Applied:
     checkpointed_blocks: _Count = None
     evaluation_batch: _Count = None
     expandable_segments: _Flag = None
+    optimizer: _Word = None
+    attention: _Word = None
+    fused_loss: _Flag = None
 
 
 def _part(kind: type[Any]) -> Callable[[Any], Any]:

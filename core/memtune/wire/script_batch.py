@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from memtune.plans.plan import Plan
 from memtune.wire.applied import BATCH_FIELDS, mismatch, shortened_accumulation
 from memtune.wire.report import Applied
@@ -29,11 +31,15 @@ def own_batch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
     return ""
 
 
-def difference(plan: Plan, applied: Applied, world: int, is_probe: bool, integration: str) -> str:
+def difference(
+    plan: Plan, applied: Applied, world: int, is_probe: bool, integration: str, opened: Collection[str] = ()
+) -> str:
     """One sentence about every difference between a run and its plan; empty if there is none.
 
-    If a script keeps its own batch, both batches come first, since the message of a run is cut.
+    If a script keeps its own batch, both batches come first, since the message of a run is cut. ``opened`` is as in
+    `mismatch`.
     """
     own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
-    found = mismatch(plan, applied, world, is_probe, integration=integration, without=BATCH_FIELDS if own else ())
+    without = BATCH_FIELDS if own else ()
+    found = mismatch(plan, applied, world, is_probe, integration=integration, without=without, opened=opened)
     return "; ".join(filter(None, (own, found)))

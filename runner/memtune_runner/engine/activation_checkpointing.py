@@ -32,6 +32,7 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
             f"checkpointing {checkpointing} works on the repeated blocks of a model, and {type(model).__name__} has "
             "none: no ModuleList or Sequential of several modules of one class; use a plan with checkpointing none"
         )
+    _use_no_cache(model)
     if checkpointing.mode == "selective":
         restore_linear()
     for row in rows:
@@ -42,6 +43,13 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
             for block in row:
                 _checkpoint(block, selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
     return sum(map(len, rows))
+
+
+def _use_no_cache(model: nn.Module) -> None:
+    """Switch off a transformers model's cache: a recomputed block would append its keys and values a second time."""
+    for each in model.modules():
+        if hasattr(each, "config") and hasattr(each.config, "use_cache"):
+            each.config.use_cache = False
 
 
 def switch_off_own(model: nn.Module) -> None:

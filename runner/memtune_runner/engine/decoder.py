@@ -13,6 +13,7 @@ from memtune.model.architecture import Architecture, Experts, Head, Image, Kind,
 from memtune.model.count import parameters
 from memtune.plans.knobs import Attention
 from memtune.plans.plan import FUSED_LOSS_CHUNKS
+from memtune_runner.rank import applied_knobs
 
 _ROTARY_BASE = 10_000.0
 _RMS_EPSILON = 1e-6
@@ -70,7 +71,8 @@ class Decoder(nn.Module):
         chunks = zip(
             hidden.flatten(0, 1).chunk(FUSED_LOSS_CHUNKS), labels.flatten().chunk(FUSED_LOSS_CHUNKS), strict=True
         )
-        losses = [checkpoint(self._summed_loss, *chunk, use_reentrant=False) for chunk in chunks]
+        with applied_knobs.loss_in_parts():
+            losses = [checkpoint(self._summed_loss, *chunk, use_reentrant=False) for chunk in chunks]
         return torch.stack(losses).sum() / labels.numel()
 
     def _summed_loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,11 @@ from memtune.plans.resume import engine_format
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints import saving
 from memtune_runner.engine import batch as batches
+from memtune_runner.engine.attention import watched
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
-from memtune_runner.rank import phases
+from memtune_runner.rank import applied_knobs, phases
 from memtune_runner.rank.padding import padded
 from memtune_runner.rank.settings import Settings
 
@@ -66,6 +67,7 @@ class Engine:
         self._loss, self._tokens, self._scheduler = loss, tokens, scheduler
         self._share: float | None = None  # the current micro-batch's weight in the loss of its rank
         self._is_last = False
+        self._is_fused = False  # the current micro-batch's loss
         self._loss_sum = torch.zeros((), device=device)
         self._pending_samples = 0
 
@@ -81,6 +83,7 @@ class Engine:
 
     def __call__(self, micro: Any) -> torch.Tensor:
         """Return the mean loss of one micro-batch."""
+        self._is_fused = self.settings.plan.fused_loss
         with self.autocast():
             return self._loss(self.model, micro)
 
@@ -89,6 +92,7 @@ class Engine:
         """Apply the plan's precision and activation offload to your own forward pass and loss."""
         with ExitStack() as stack:
             stack.enter_context(autocast(self.settings.plan, self.device))
+            stack.enter_context(watched(self.model))
             if self.settings.plan.offload is Offload.ACTIVATIONS:
                 stack.enter_context(ActivationOffload())
             yield
@@ -118,6 +122,7 @@ class Engine:
             self._share = 0.0 if is_filler else len(everything) * tokens[number] / total
             self._is_last = number == count - 1
             self._backend.begin(self._is_last)
+            self._is_fused = False
             yield batches.to_device(filler if is_filler else micros[number], self.device)
             if self._share is not None:
                 raise RuntimeError("engine.backward(loss) must be called once for every micro-batch")
@@ -137,6 +142,7 @@ class Engine:
         weighted = (loss if self._share else loss.nan_to_num(0.0, 0.0, 0.0)) * self._share
         self._loss_sum += weighted.detach()
         self._share = None
+        applied_knobs.saw_loss(fused=self._is_fused)
         self._backend.backward(weighted)
 
     def step(self) -> Step:

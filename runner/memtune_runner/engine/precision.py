@@ -1,4 +1,4 @@
-"""Applies a plan's number formats to weights, matrix products and attention kernels."""
+"""Applies a plan's number formats to weights and matrix products, and its attention kernel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from memtune.plans.knobs import Attention, Precision
+from memtune.plans.knobs import Precision
 from memtune.plans.plan import Plan
+from memtune_runner.engine.attention import use_attention
 from memtune_runner.rank.plan_refusals import PlanError
 
 _COMPUTE_DTYPES = {Precision.FP8: torch.bfloat16, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -36,7 +37,7 @@ def prepare(model: nn.Module, plan: Plan, device: torch.device) -> None:
         torch.backends.cudnn.allow_tf32 = plan.precision is Precision.TF32
     if plan.precision is Precision.FP8:
         _use_fp8(model, plan, device)
-    _use_attention(model, plan.attention)
+    use_attention(model, plan.attention)
 
 
 def cast_weights(model: nn.Module, plan: Plan) -> None:
@@ -73,16 +74,3 @@ def _suits_fp8(module: nn.Module, _name: str) -> bool:
     return isinstance(module, nn.Linear) and not (
         module.in_features % _FP8_MULTIPLE or module.out_features % _FP8_MULTIPLE
     )
-
-
-def _use_attention(model: nn.Module, attention: Attention) -> None:
-    """Select an attention kernel: torch selects flash itself where possible, so only eager must be forced."""
-    choose = getattr(model, "set_attn_implementation", None)  # Hugging Face models
-    # Some models have only their own attention, whatever the plan says (Bloom, Gemma 2).
-    if choose is not None and getattr(model, "_supports_sdpa", True):
-        choose("eager" if attention is Attention.EAGER else "sdpa")
-    fused = attention is not Attention.EAGER
-    # Process-wide switches instead of a context: recomputation in the backward pass must use the same kernel.
-    torch.backends.cuda.enable_flash_sdp(fused)
-    torch.backends.cuda.enable_mem_efficient_sdp(fused)
-    torch.backends.cuda.enable_cudnn_sdp(fused)

@@ -13,8 +13,4 @@ def set_checkpointing(model: Any, plan: Plan) -> None:
 
     for each in model.modules():  # a library's model may be a part of the script's
         activation_checkpointing.switch_off_own(each)
-    blocks = activation_checkpointing.apply(model, plan.checkpointing)
-    for each in model.modules():
-        if blocks and hasattr(each, "config") and hasattr(each.config, "use_cache"):
-            # A recomputed block would append its keys and values to the cache a second time.
-            each.config.use_cache = False
+    activation_checkpointing.apply(model, plan.checkpointing)

@@ -9,7 +9,7 @@ import torch
 
 from memtune.wire.report import Applied
 from memtune_runner.device.statistics import Statistics
-from memtune_runner.rank import script_warnings
+from memtune_runner.rank import applied_knobs, script_warnings
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.engines import (
     DetectedEngine,
@@ -18,6 +18,7 @@ from memtune_runner.watch.engines import (
     fsdp_sharding,
     is_one_fsdp_unit,
     main_dtype,
+    optimizer_name,
 )
 from memtune_runner.watch.tally import Tally
 
@@ -34,6 +35,7 @@ class AppliedPlan:
         self._sharding: str | None = None
         self._compute_dtype: str | None = None
         self._gradient_dtype: str | None = None
+        self._optimizer: str | None = None
 
     @property
     def has_model(self) -> bool:
@@ -65,7 +67,8 @@ class AppliedPlan:
                 )
 
     def optimizer_began(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the gradients before a step, which may free them."""
+        """Look at the optimizer, and at the gradients before a step, which may free them."""
+        self._optimizer = self._optimizer or optimizer_name(optimizer)
         if self._gradient_dtype is None:
             gradients: Iterable[torch.Tensor | None] = (
                 each.grad for group in optimizer.param_groups for each in group["params"]
@@ -92,4 +95,7 @@ class AppliedPlan:
             checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
             evaluation_batch=tally.evaluation_batch,
             expandable_segments=statistics.has_expandable_segments() if statistics and is_asked else None,
+            optimizer=self._optimizer,
+            attention=applied_knobs.attention(),
+            fused_loss=applied_knobs.fused_loss(),
         )

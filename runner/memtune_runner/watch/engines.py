@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from memtune.plans.knobs import Optimizer
+
 # The classes that identify an engine, also as base classes or mixins.
 _BACKENDS = {
     "DeepSpeedEngine": "deepspeed",
@@ -22,6 +24,19 @@ _FSDP1_SHARDINGS = {
     "HYBRID_SHARD": "fsdphyb",
     "_HYBRID_SHARD_ZERO2": "fsdphyb",
 }
+# The classes that carry out a plan's optimizer: torch's, transformers', DeepSpeed's, bitsandbytes', torchao's, our own.
+_OPTIMIZERS = {
+    "AdamW": Optimizer.ADAMW,
+    "FusedAdam": Optimizer.ADAMW,
+    "DeepSpeedCPUAdam": Optimizer.ADAMW,
+    "AdamW8bit": Optimizer.ADAMW_8BIT,
+    "Muon": Optimizer.MUON,
+    "MuonWithAdamW": Optimizer.MUON,
+    "Lion": Optimizer.LION,
+    "SGD": Optimizer.SGD,
+    "Adafactor": Optimizer.ADAFACTOR,
+}
+_LONGEST_NAME = 16  # of a word in a report
 _LINEAR_NAMES = frozenset({"Conv1D"})  # the transposed linear layer of GPT-2 in transformers
 
 
@@ -108,6 +123,17 @@ def compute_dtype(module: torch.nn.Module) -> str | None:
     if torch.is_autocast_enabled(device) and weight.dtype is not torch.float64:
         return dtype_name(torch.get_autocast_dtype(device))
     return dtype_name(weight.dtype)
+
+
+def optimizer_name(optimizer: torch.optim.Optimizer) -> str | None:
+    """Return the optimizer's name in plans, or else its class; None for an engine's wrapper around one."""
+    name = type(optimizer).__name__
+    if name.startswith("DeepSpeedZero") or hasattr(optimizer, "optimizer"):
+        return None
+    known = _OPTIMIZERS.get(name)
+    if known is Optimizer.ADAMW and getattr(getattr(optimizer, "args", None), "optim_bits", 32) == 8:
+        known = Optimizer.ADAMW_8BIT  # bitsandbytes' AdamW has 8-bit states by an argument, too
+    return known.value if known else name[:_LONGEST_NAME]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

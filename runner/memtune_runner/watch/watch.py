@@ -14,7 +14,7 @@ import torch
 from memtune.wire.report import Applied, Device, Phase
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import Statistics, is_full
-from memtune_runner.rank import bad_input, library_step, phases
+from memtune_runner.rank import applied_knobs, bad_input, library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.memory_reading import Reading
@@ -136,7 +136,7 @@ class Watch:
 
     def block_checkpointed(self) -> None:
         """Count a block under activation checkpointing, except when the backward pass recomputes it."""
-        if phases.current() is Phase.FORWARD:
+        if phases.current() is Phase.FORWARD and not applied_knobs.is_loss():
             self.tally.block_checkpointed()
 
     def backward_began(self) -> None:

@@ -23,6 +23,7 @@ from memtune_runner.command import called_launchers
 from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.engine import deepspeed_on_cpu
 from memtune_runner.rank import (
+    applied_knobs,
     bad_input,
     library_step,
     phases,
@@ -101,6 +102,7 @@ class _Worker:
         bad_input.reset()
         phases.reset()
         library_step.reset()
+        applied_knobs.reset()
         training_length.reset()
         save_barrier.reset()
         probe.begin(self._probe)

@@ -115,6 +115,7 @@ def test_a_run_that_follows_its_plan(directory: Path) -> None:
         gradient_dtype="float32",
         compute_dtype="float32",
         checkpointed_blocks=0,
+        optimizer="adamw",
     )
     assert mismatch(Plan.parse("fp32-ddp-none-mb4x2"), report.applied, world=1, is_probe=False) == ""
     memory = report.memory

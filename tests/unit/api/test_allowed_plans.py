@@ -49,7 +49,11 @@ def job(space: dict[str, Any] | None = None, consent: tuple[str, ...] = (), **tr
             "bf16-z3-full-mb1x8",
             "expandableSegments false is not among tuning.space.expandableSegments [true]",
         ),
-        ({}, "bf16-z3-full-mb1x8-fl", "fusedLoss true is for tuning.mode Fixed alone"),
+        ({}, "bf16-z3-full-mb1x8-fl", "fusedLoss true is not among tuning.space.fusedLoss [false]"),
+        ({"attention": ["flash", "eager"]}, "bf16-z3-full-mb1x8-sdpa",
+         "attention sdpa is not among tuning.space.attention [flash, eager]"),
+        ({"optimizer": ["adamw", "sgd"]}, "bf16-z3-full-mb1x8-lion",
+         "optimizer lion is not among tuning.space.optimizer [adamw, sgd]"),
         ({}, "bf16-z3-full-mb1x8-split64", "maxSplitSizeMib 64 is for tuning.mode Fixed alone"),
     ],
 )  # fmt: skip
@@ -68,7 +72,14 @@ def test_what_the_ladder_may_do_is_allowed() -> None:
 
 def test_every_plan_of_the_space_is_allowed() -> None:
     wide = job(
-        {"backends": ["ddp", "deepspeed", "fsdp"], "offload": ["none", "optimizer"], "checkpointing": ["every-2"]}
+        {
+            "backends": ["ddp", "deepspeed", "fsdp"],
+            "offload": ["none", "optimizer"],
+            "checkpointing": ["every-2"],
+            "attention": ["flash", "sdpa", "eager"],
+            "optimizer": ["adamw", "muon", "sgd"],
+            "fusedLoss": [False, True],
+        }
     )
     plans = list(to_space(wide).bare_plans())
     assert len(plans) > 10

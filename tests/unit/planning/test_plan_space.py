@@ -260,3 +260,39 @@ def test_a_space_with_both_ways_of_the_allocator_has_each_plan_twice() -> None:
     assert [parameters.plan_of(parameters.values_of(plan)) for plan in plans] == plans
     always = replace(one, expandable_segments=(True,))
     assert always.completed(Plan.parse("bf16-z2-full-mb4x8")) == Plan.parse("bf16-z2-full-mb4x8-exp")
+
+
+def test_a_space_with_other_attentions_optimizers_and_losses_has_a_plan_for_each() -> None:
+    one = Space(shardings=(Sharding.DDP,), checkpointings=(FULL,))
+    opened = replace(
+        one,
+        attentions=(Attention.FLASH, Attention.EAGER),
+        optimizers=(Optimizer.ADAMW, Optimizer.SGD, Optimizer.LION),
+        fused_losses=(False, True),
+    )
+    plans = enumerate_plans(EIGHT, opened)
+    assert len(plans) == 12 * len(enumerate_plans(EIGHT, one))
+    parameters = StudyParameters(tuple(plans))
+    assert {name: parameters.choices[name] for name in ("attention", "optimizer", "fused_loss")} == {
+        "attention": ("eager", "flash"),
+        "optimizer": ("adamw", "lion", "sgd"),
+        "fused_loss": (False, True),
+    }
+    assert [parameters.plan_of(parameters.values_of(plan)) for plan in plans] == plans
+    assert [Plan.parse(str(plan)) for plan in plans] == plans
+    assert all(opened.has_numerics(plan) for plan in plans)
+    assert sum(one.has_numerics(plan) for plan in plans) == len(enumerate_plans(EIGHT, one))
+
+
+def test_sdpa_stands_beside_flash_only_where_flash_has_no_kernel() -> None:
+    every = Space(
+        precisions=(Precision.BF16, Precision.FP32),
+        shardings=(Sharding.DDP,),
+        checkpointings=(FULL,),
+        attentions=tuple(Attention),
+        micro_batches=(1,),
+    )
+    found = [(plan.precision.value, plan.attention.value) for plan in enumerate_plans(EIGHT, every)]
+    assert found == [("bf16", "flash"), ("bf16", "eager"), ("fp32", "sdpa"), ("fp32", "eager")]
+    alone = replace(every, attentions=(Attention.SDPA,), precisions=(Precision.BF16,))
+    assert [plan.attention for plan in enumerate_plans(EIGHT, alone)] == [Attention.SDPA]

@@ -9,7 +9,7 @@ import pytest
 
 from memtune.api.status import SENTENCE
 from memtune.plans.plan import Plan
-from memtune.wire.applied import mismatch, shortened_accumulation
+from memtune.wire.applied import OPENED_FIELDS, mismatch, shortened_accumulation
 from memtune.wire.report import Applied
 
 PLAN = Plan.parse("bf16-z2-full-mb4x8-exp")
@@ -25,6 +25,9 @@ FOLLOWED = Applied(
     compute_dtype="bfloat16",
     checkpointed_blocks=24,
     expandable_segments=True,
+    optimizer="adamw",
+    attention="sdpa",
+    fused_loss=False,
 )
 IGNORED: dict[str, Any] = {
     "micro_batch": 2,
@@ -37,6 +40,9 @@ IGNORED: dict[str, Any] = {
     "compute_dtype": "float32",
     "checkpointed_blocks": 0,
     "expandable_segments": False,
+    "optimizer": "sgd",
+    "attention": "eager",
+    "fused_loss": True,
 }
 
 
@@ -49,7 +55,8 @@ def test_a_plan_that_is_followed_has_no_mismatch() -> None:
 def test_every_field_is_compared(name: str) -> None:
     ignored = replace(FOLLOWED, **{name: IGNORED[name]})
     written = name.split("_")[0] + "".join(part.title() for part in name.split("_")[1:])
-    sentence = mismatch(PLAN, ignored, world=2, is_probe=name == "expandable_segments")
+    opened = OPENED_FIELDS if written in OPENED_FIELDS else ()
+    sentence = mismatch(PLAN, ignored, world=2, is_probe=name == "expandable_segments", opened=opened)
     assert f"applied.{written} is {IGNORED[name]}, but plan {PLAN} asks for" in sentence
 
 
@@ -64,6 +71,20 @@ def test_a_script_that_switches_expandable_segments_on_by_itself_is_left_alone()
     off = mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=True, integration="sdk")
     assert off.endswith(": the script must set neither PYTORCH_ALLOC_CONF nor PYTORCH_CUDA_ALLOC_CONF by itself")
     assert mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=False) == "", "it may fit"
+
+
+def test_what_training_and_the_script_decide_is_compared_only_where_the_job_opens_it() -> None:
+    plan = Plan.parse("bf16-ddp-full-mb4x8-sgd-eager-fl")
+    seen = Applied(optimizer="adamw", attention="sdpa", fused_loss=False)
+    assert mismatch(plan, seen, world=2, is_probe=True, integration="sdk") == ""
+    assert mismatch(plan, seen, world=2, is_probe=True, integration="sdk", opened=OPENED_FIELDS) == (
+        f"applied.optimizer is adamw, but plan {plan} asks for sgd, applied.attention is sdpa, not eager, "
+        "applied.fusedLoss is False, not True: give initialize no optimizer=, or leave tuning.space.optimizer out; "
+        "the model has an attention of its own; leave tuning.space.attention out; compute the loss by engine(micro), "
+        "or leave tuning.space.fusedLoss out"
+    )
+    followed = Applied(optimizer="sgd", attention="eager", fused_loss=True)
+    assert mismatch(plan, followed, world=2, is_probe=True, opened=OPENED_FIELDS) == ""
 
 
 def test_the_strategy_of_fsdp_is_compared_and_of_no_other_backend() -> None:

@@ -105,8 +105,9 @@ def test_the_longest_report_fits_too() -> None:
     largest |= dict.fromkeys(("length_covered", "evaluation_covered", "save_covered"), False)
     largest |= dict.fromkeys(("step_seconds", "tokens_per_second"), 1.2345678901234567e17)
     applied: dict[str, Any] = {each.name: LARGEST_COUNT for each in fields(Applied)}
-    applied |= {"expandable_segments": False}
-    applied |= dict.fromkeys(("backend", "sharding", "weight_dtype", "gradient_dtype", "compute_dtype"), "w" * 16)
+    applied |= {"expandable_segments": False, "fused_loss": False}
+    words = ("backend", "sharding", "weight_dtype", "gradient_dtype", "compute_dtype", "optimizer", "attention")
+    applied |= dict.fromkeys(words, "w" * 16)
     report = Report(
         Ending.DEVICE_OOM,
         255,

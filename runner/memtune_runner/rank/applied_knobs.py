@@ -1,0 +1,57 @@
+"""What the engine saw of a model's attention and loss. Imports no torch.
+
+Only the engine carries these out, so only it looks: a script's own ways stay unknown, and are not held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_attention: str | None = None
+_fused_loss: bool | None = None
+_is_loss = False
+
+
+def attention() -> str | None:
+    """The kernel that the model's first training pass took: ``sdpa``, torch's own, or ``eager``; None if unknown."""
+    return _attention
+
+
+def fused_loss() -> bool | None:
+    """Whether the script's fused loss is what was trained on; None before the first backward pass."""
+    return _fused_loss
+
+
+def saw_attention(kernel: str) -> None:
+    """Note the attention's kernel, once for all passes."""
+    global _attention
+    _attention = _attention or kernel
+
+
+def saw_loss(*, fused: bool) -> None:
+    """Note how a loss was computed; one that was not fused is remembered."""
+    global _fused_loss
+    _fused_loss = fused and _fused_loss is not False
+
+
+@contextmanager
+def loss_in_parts() -> Iterator[None]:
+    """Mark a fused loss whose parts are recomputed in the backward pass: they are no checkpointed blocks."""
+    global _is_loss
+    _is_loss = True
+    try:
+        yield
+    finally:
+        _is_loss = False
+
+
+def is_loss() -> bool:
+    """Whether a fused loss is computed in parts."""
+    return _is_loss
+
+
+def reset() -> None:
+    """Reset to the start of a run."""
+    global _attention, _fused_loss, _is_loss
+    _attention, _fused_loss, _is_loss = None, None, False
