@@ -94,6 +94,40 @@ def test_no_setting_captures_graphs_or_times_kernels_and_the_caches_of_real_runs
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_backend_cudagraphs_runs_uncaptured_and_a_captured_graph_is_one_sentence(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()\n"
+        "compiled = torch.compile(model, backend='cudagraphs')\nfor _ in range(3):\n"
+        "    compiled(torch.ones(8, 64, device='cuda')).mean().backward()\nprint('compiled')\n"
+        "with torch.cuda.graph(torch.cuda.CUDAGraph()):\n    torch.ones(8, device='cuda')\n"
+    )
+    code, result = emulate(script)
+    assert "compiled\n" in result["printed"]
+    assert (code, result["measured"]["stubs"]) == (1, [])
+    assert "CUDA error: the emulated GPU captures no CUDA graph" in result["message"]
+
+
+def test_what_kernels_of_triton_write_is_not_what_was_there_before() -> None:
+    code, result = emulate(_SCRIPTS / "kernels.py")
+    assert code == 0, result["printed"][-2000:]
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_ranks_that_a_script_starts_by_itself_are_one_that_stands_for_all(ranks: int) -> None:
+    code, result = emulate(_SCRIPTS / "spawned.py", "--ranks", str(ranks))
+    assert code == 0, result["printed"][-2000:]
+    assert f"rank 0 of {ranks}\n" in result["printed"]
+    # Weights and gradients of 64 MiB, and DDP's bucket.
+    assert result["measured"]["peakBytes"]["allocated"] > 3 * 64 * MIB
+
+
+def test_ranks_that_a_script_starts_by_itself_and_nobody_was_told_of_are_told() -> None:
+    code, result = emulate(_SCRIPTS / "spawned.py", arguments=("2",))
+    assert code == 1
+    assert "give --ranks 2, and one stands for all" in result["printed"]
+
+
 def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from memtune.memory.formulas.recipe import sharding_ranks
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
-from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
+from memtune.plans.deepspeed_config import NVME_BUFFER_ELEMENTS, NVME_BUFFERS, SUB_GROUP_ELEMENTS
 from memtune.plans.knobs import Offload, Optimizer, Sharding
 from memtune.plans.optimizer_bytes import STATE_BYTES, bytes_of
 from memtune.plans.plan import Plan
@@ -30,7 +30,7 @@ _TOKEN_BYTES = 3 * 8
 # NCCL recommends --shm-size=1g for containers (NCCL documentation, troubleshooting, shared memory).
 _NCCL_BYTES = GIB
 # DeepSpeed runtime/zero/offload_config.py: buffer_count x buffer_size for parameters, buffer_count for states.
-_NVME_PARAMETER_BYTES = 5 * 100_000_000 * 2
+_NVME_PARAMETER_BYTES = NVME_BUFFERS * NVME_BUFFER_ELEMENTS * 2
 _NVME_STATE_BUFFERS = 4
 # safetensors files of transformers' save_pretrained hold up to 5 GB; a rank reads one at a time.
 _FILE_BYTES = 5_000_000_000

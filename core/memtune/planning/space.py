@@ -8,9 +8,11 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
+from memtune.memory.formulas.shape import shape_of
 from memtune.memory.host_memory import kept_activation_bytes, offloaded_bytes
 from memtune.memory.prediction import Prediction, PredictsPlans, percent
 from memtune.memory.workload import Workload
+from memtune.plans.deepspeed_config import NVME_BUFFER_ELEMENTS
 from memtune.plans.knobs import (
     FULL,
     NO_CHECKPOINTING,
@@ -151,7 +153,21 @@ def divisors(number: int) -> list[int]:
 def refusal(workload: Workload, plan: Plan) -> str | None:
     """Why this plan cannot or should not run for this workload, whatever its memory; None if it can."""
     of_device = virtual_refusal(plan) if workload.virtual else None
-    return gpu_refusal(plan, workload.gpu) or of_device or contradiction(plan)
+    return gpu_refusal(plan, workload.gpu) or of_device or contradiction(plan) or _nvme_refusal(workload, plan)
+
+
+def _nvme_refusal(workload: Workload, plan: Plan) -> str | None:
+    """Why DeepSpeed cannot keep the weights on NVMe: it reads a rank's part of a weight into a buffer of one size."""
+    if plan.offload is not Offload.NVME:
+        return None
+    shape = shape_of(workload.architecture, workload.adapter)
+    largest = max(shape.vocab * shape.hidden, shape.largest_linear)
+    if -(-largest // workload.world) <= NVME_BUFFER_ELEMENTS:
+        return None
+    return (
+        f"offload nvme: DeepSpeed's buffers take {NVME_BUFFER_ELEMENTS:,} elements of a weight, and the largest weight "
+        f"has {largest:,}; that takes {-(-largest // NVME_BUFFER_ELEMENTS)} GPUs"
+    )
 
 
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:

@@ -18,6 +18,9 @@ PREFETCHES_PER_BUCKET = 10
 SUB_GROUP_ELEMENTS = 1_000_000_000
 # Stage 3 does not shard weights this small: DeepSpeed's default.
 PERSISTENT_ELEMENTS = 100_000
+# Weights on NVMe pass through buffers in host memory; no rank's part of a weight may be larger. DeepSpeed's defaults.
+NVME_BUFFERS = 5
+NVME_BUFFER_ELEMENTS = 100_000_000
 _MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
 
 
@@ -94,4 +97,8 @@ def _offload(plan: Plan, nvme_path: str | None) -> dict[str, Any]:
         place |= {"device": "nvme", "nvme_path": nvme_path}
     if plan.offload is Offload.OPTIMIZER:
         return {"offload_optimizer": place}
-    return {"offload_optimizer": place, "offload_param": place}
+    buffers = {"buffer_count": NVME_BUFFERS, "buffer_size": NVME_BUFFER_ELEMENTS}
+    return {
+        "offload_optimizer": place,
+        "offload_param": {**place, **(buffers if plan.offload is Offload.NVME else {})},
+    }

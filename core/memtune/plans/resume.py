@@ -2,8 +2,8 @@
 
 The table maps (format, from plan, to plan, same world?) to what the libraries really do: the contract tests save under
 one plan and load under another. What does not work, or was never seen to work, is impossible. FSDP with offload is
-tested on CUDA only. Untested, and assumed readable by what wrote it: checkpoints under NVMe, and 8-bit AdamW of Trainer
-and accelerate.
+tested on CUDA only. Checkpoints under NVMe were resumed by hand, on an emulated GPU. Untested, and assumed readable by
+what wrote it: 8-bit AdamW of Trainer and accelerate.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from memtune_runner.emulated.values import Values
+from memtune_runner.rank.imports import ImportWatch
 
 # What has inductor capture CUDA graphs, or choose kernels by their times.
 _TIMED = (
@@ -35,10 +36,11 @@ class Emulation:
 
     def torch_imported(self, torch: ModuleType) -> None:
         """From here on no other rank is waited for, and values are followed."""
-        from memtune_runner.emulated import store
+        from memtune_runner.emulated import spawned, store
 
         if "RANK" in os.environ:
             store.install(self._ranks)
+        spawned.install(self._ranks)
         self.follow(torch)
 
     def follow(self, torch: ModuleType) -> None:
@@ -92,6 +94,14 @@ def _compile_without_timing() -> None:
     entries: Any = config._config  # type: ignore[attr-defined]  # made when torch imports it
     for name in _TIMED:
         entries[name].env_value_force = False  # before what a script assigns, or gives to torch.compile
+    watch = ImportWatch()
+    watch.when_imported("torch._dynamo.backends.cudagraphs", _never_capture)
+    watch.install()
+
+
+def _never_capture(cudagraphs: Any) -> None:
+    """Have the backend `cudagraphs` run its functions uncaptured, as it does itself where they cannot be captured."""
+    cudagraphs.check_for_skip = lambda *_: "the emulated GPU captures none"
 
 
 def can_compile() -> bool:

@@ -71,6 +71,17 @@ class ValueMode(TorchDispatchMode):
         """Mark all values as not true after a backward pass, which was not followed and may have added gradients."""
         self._book.doubt()
 
+    def lose(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Forget the values of tensors that a kernel has written."""
+        for tensor in tensors:
+            self._book.put(tensor, None)
+
+    def doubt(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Mark the values of tensors as not true; those in memory stay."""
+        for tensor in tensors:
+            if (known := self._book.of(tensor)) is not None:
+                self._book.put(tensor, known._replace(is_true=False))
+
     def _read(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
         self._note(inputs)
         if all(is_small(each) for each in inputs):

@@ -114,12 +114,17 @@ class Values:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow values from now on; torch must be imported."""
+        from memtune_runner.emulated.kernels import follow_kernels
         from memtune_runner.emulated.mode_suspension import suspended_in_backward, suspended_in_compiled
         from memtune_runner.emulated.value_mode import ValueMode
 
         mode = ValueMode(self.reads)
-        with suspended_in_backward(mode), suspended_in_compiled(mode), mode:
-            yield
+        watch = follow_kernels(mode)
+        try:
+            with suspended_in_backward(mode), suspended_in_compiled(mode), mode:
+                yield
+        finally:
+            watch.remove()
 
 
 def is_small(tensor: Any) -> bool:

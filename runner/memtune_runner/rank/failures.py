@@ -55,6 +55,12 @@ _CONSEQUENCE = re.compile(
     r"|Connection closed by peer|Connection reset by peer|Broken pipe"
 )
 _LONGEST_WORDS = 500
+# DeepSpeed, where offload to NVMe finds no libaio to compile its library with.
+_NO_ASYNC_IO = "Unable to JIT load the async_io op"
+_INSTALL_ASYNC_IO = (
+    "offload nvme needs libaio's headers (libaio-dev), and DeepSpeed's library best built into the image, by "
+    "DS_BUILD_AIO=1 DS_BUILD_PIN_MEMORY=1 pip install deepspeed"
+)
 # The remedy for a missing module: the code that imports it is fine.
 INSTALL = "install it into the job's image, or without a cluster beside torch"
 
@@ -175,6 +181,8 @@ def _own_exit_code(error: BaseException) -> int:
 
 def _described(error: BaseException) -> str:
     described = f"{type(error).__name__}: {words_of(error)}".strip().removesuffix(":")
+    if _NO_ASYNC_IO in described:
+        return f"{described}; {_INSTALL_ASYNC_IO}"
     return f"{described}; {INSTALL}" if missing_module(error) else described
 
 

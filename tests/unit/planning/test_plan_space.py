@@ -53,6 +53,15 @@ def test_a_script_with_micro_batches_of_its_own_is_given_no_other() -> None:
     assert not space.has(Plan.parse("bf16-z2-full-mb2x4"))
 
 
+def test_a_weight_that_is_larger_than_deepspeeds_buffers_is_not_kept_on_nvme() -> None:
+    # An embedding of 256,000 x 2,048. On 4 GPUs, DeepSpeed would end with "More elements than buffer size".
+    large, plan = replace(TINY, hidden_size=2048, vocab_size=256_000), Plan.parse("bf16-z3-full-mb1x8-onvme")
+    assert refusal(replace(EIGHT, architecture=large), plan) is None
+    reason = refusal(replace(EIGHT, architecture=large, gpus_per_node=4), plan)
+    assert reason is not None
+    assert "the largest weight has 524,288,000; that takes 6 GPUs" in reason
+
+
 @given(st.integers(1, 5000))
 def test_divisors_are_all_of_them_in_order(number: int) -> None:
     assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]

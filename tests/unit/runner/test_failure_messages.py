@@ -222,6 +222,14 @@ def test_a_module_that_is_not_installed_is_no_fault_of_the_code() -> None:
     assert "install" not in of_exception(ImportError("cannot import name 'AutoModel'")).message
 
 
+def test_what_offload_to_nvme_needs_is_told_where_deepspeed_cannot_build_it() -> None:
+    # DeepSpeed 0.19.8, op_builder/builder.py.
+    words = "Unable to JIT load the async_io op due to it not being compatible due to hardware/software issue. None"
+    told = of_exception(RuntimeError(words)).message
+    assert "libaio-dev" in told
+    assert "DS_BUILD_AIO=1" in told
+
+
 def test_an_out_of_memory_is_found_in_a_group() -> None:
     group = type("Group", (Exception,), {"exceptions": (ValueError("a"), MemoryError())})
     assert of_exception(group("two failed")).ending is HOST

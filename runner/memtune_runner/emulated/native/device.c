@@ -177,11 +177,21 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *kernel, int t
 }
 
 static const char *error_name(int code) {
-    return code == SUCCESS ? "cudaSuccess" : code == OUT_OF_MEMORY ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidValue";
+    switch (code) {
+    case SUCCESS: return "cudaSuccess";
+    case OUT_OF_MEMORY: return "cudaErrorMemoryAllocation";
+    case CANNOT_CAPTURE: return "cudaErrorStreamCaptureUnsupported";
+    default: return "cudaErrorInvalidValue";
+    }
 }
 const char *cudaGetErrorName(int code) { return error_name(code); }
 const char *cudaGetErrorString(int code) {
-    return code == SUCCESS ? "no error" : code == OUT_OF_MEMORY ? "out of memory" : "invalid argument";
+    switch (code) {
+    case SUCCESS: return "no error";
+    case OUT_OF_MEMORY: return "out of memory";
+    case CANNOT_CAPTURE: return "the emulated GPU captures no CUDA graph";
+    default: return "invalid argument";
+    }
 }
 int cuGetErrorString(int code, const char **text) { return *text = cudaGetErrorString(code), SUCCESS; }
 int cuGetErrorName(int code, const char **text) { return *text = error_name(code), SUCCESS; }

@@ -10,7 +10,7 @@
 #define CUDA_MAJOR 13
 #endif
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, CANNOT_CAPTURE = 900 };
 
 /* Copies and fills up to this size are real, so that host code reads what host code wrote; larger ones would only fill
  * the host's memory. */

@@ -27,6 +27,7 @@ int cudaStreamWaitEvent(void *stream, void *event, unsigned flags) {
 }
 int cudaStreamGetPriority(void *stream, int *priority) { return (void)stream, *priority = 0, SUCCESS; }
 int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
+int cudaStreamBeginCapture(void *stream, int mode) { return (void)stream, (void)mode, fail(CANNOT_CAPTURE); }
 int cudaStreamIsCapturing(void *stream, int *status) { return (void)stream, *status = 0, SUCCESS; }
 
 /* Release 13 has one more result at the end; the two first are the only ones that are read when nothing is captured. */
