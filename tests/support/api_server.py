@@ -49,15 +49,26 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 
 def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> Iterator[Broken]:
     """The rules that an object with its defaults breaks; ``old`` is the stored object."""
-    rules = schema.get("x-kubernetes-validations", ())
+    if "x-kubernetes-validations" in schema:
+        yield from _broken_here(schema, new, old, path)
+    if isinstance(new, list):
+        for place, item in enumerate(new):
+            yield from broken_rules(schema["items"], item, None, f"{path}[{place}]")
+    elif isinstance(new, dict):
+        before = old if isinstance(old, dict) else {}
+        for name in new.keys() & schema.get("properties", {}).keys():
+            yield from broken_rules(schema["properties"][name], new[name], before.get(name), f"{path}.{name}")
+
+
+def _broken_here(schema: Schema, new: Any, old: Any, path: str) -> Iterator[Broken]:
+    """The rules of one node that it breaks, without those of the nodes below it."""
     floats = [each for value in (new, old) for each in _floats_for_integers(schema, value)]
     names = {"self": _as_cel(schema, new)} | ({} if old is None else {"oldSelf": _as_cel(schema, old)})
-    for rule in rules:
+    for rule in schema["x-kubernetes-validations"]:
         if "oldSelf" in rule["rule"] and old is None:
             continue
-        program = _program(_knowing_fields(rule["rule"], floats))
         try:
-            holds = program.execute(cel.Context(variables=names, functions=_FUNCTIONS))
+            holds = _value(_knowing_fields(rule["rule"], floats), names)
         except KeyError as missing:
             if missing.args[0] not in {each.rpartition(".")[2] for each in floats}:
                 raise
@@ -68,13 +79,6 @@ def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> I
         if not holds:
             blamed = (path + rule.get("fieldPath", "")).removeprefix(".")
             yield Broken(blamed, rule["message"], rule.get("reason", "FieldValueInvalid"))
-    if isinstance(new, list):
-        for place, item in enumerate(new):
-            yield from broken_rules(schema["items"], item, None, f"{path}[{place}]")
-    elif isinstance(new, dict):
-        before = old if isinstance(old, dict) else {}
-        for name in new.keys() & schema.get("properties", {}).keys():
-            yield from broken_rules(schema["properties"][name], new[name], before.get(name), f"{path}.{name}")
 
 
 def _substring(text: str, start: int, end: int | None = None) -> str:
@@ -95,6 +99,31 @@ _FUNCTIONS = {
 @cache
 def _program(rule: str) -> Any:
     return cel.compile(rule)
+
+
+_values: dict[tuple[str, str], Any] = {}
+
+
+def _value(rule: str, names: dict[str, Any]) -> Any:
+    """What a rule comes to; each is evaluated once for what it can read, since most changes are of other fields."""
+    read = {name: _readable(rule, value) for name, value in names.items() if name in rule}
+    # Unlike a value itself, its text is not the same for 1, 1.0 and True.
+    known = (rule, repr(read))
+    if known not in _values:
+        _values[known] = _program(rule).execute(cel.Context(variables=read, functions=_FUNCTIONS))
+    return _values[known]
+
+
+def _readable(rule: str, value: Any) -> Any:
+    """The value without the fields that the rule does not name, unless it reads the value as a whole."""
+    if not isinstance(value, dict) or _reads_a_whole(rule):
+        return value
+    return {name: inner for name, inner in value.items() if name in rule}
+
+
+@cache
+def _reads_a_whole(rule: str) -> bool:
+    return re.search(r"\b(self|oldSelf)\b(?!\.)", rule) is not None
 
 
 def _floats_for_integers(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
