@@ -83,5 +83,7 @@ def test_the_loss_goes_on(case: Case, directory: Path) -> None:
     told = resumed(case.world, directory)
     found = told.get(_resuming(case, directory), {"error": "the ranks did not get that far"})
     assert "error" not in found, found["error"]
-    tolerance = 1e-5 if case.saved.startswith("fp32") else 1e-3
+    # Muon orthogonalizes in bf16 whatever the plan's precision is, and processors round these products differently.
+    of_optimizer = 1e-4 if "muon" in case.saved else 1e-5
+    tolerance = of_optimizer if case.saved.startswith("fp32") else 1e-3
     assert found["losses"] == pytest.approx(saved(directory)[case.saved]["losses"][STEPS // 2 :], rel=tolerance)
