@@ -24,13 +24,12 @@ from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.gpu import variables as on_gpu
-from memtune_runner.emulated.ranks import of_command
+from memtune_runner.emulated.ranks import GPUS_PER_NODE, of_command
 
 COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
 EXIT_CODES = {
     COMPLETED: 0, FAILED: 1, OUT_OF_MEMORY: 6, TIME_LIMIT: 7, endings.HOST_MEMORY: 8, endings.MISSING_SYMBOL: 9,
 }  # fmt: skip
-_GPUS_PER_NODE = 8
 # The time that a command gets to write its memory down after its limit.
 _GRACE_SECONDS = 10
 
@@ -110,7 +109,7 @@ def _of_rank(ranks: int) -> dict[str, str]:
     """Return the variables that a launcher would set for the first rank."""
     return {
         "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(min(ranks, _GPUS_PER_NODE)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+        "LOCAL_WORLD_SIZE": str(min(ranks, GPUS_PER_NODE)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
     }  # fmt: skip
 
 

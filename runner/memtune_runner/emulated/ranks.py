@@ -1,4 +1,4 @@
-"""The number of ranks that a launcher was asked to start, from its command-line options."""
+"""How many ranks there are: on a node, and by the command-line options of a launcher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from memtune_runner.command.command import Command
 from memtune_runner.emulated.errors import EmulationError
 
+# More ranks than this are on several nodes.
+GPUS_PER_NODE = 8
 # Pairs of the options that count processes and nodes.
 _OPTIONS = {
     "--nproc-per-node": "--nnodes",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-_GPUS_PER_NODE = 8
+from memtune_runner.emulated.ranks import GPUS_PER_NODE
 
 
 def install(ranks: int) -> None:
@@ -22,7 +22,7 @@ def install(ranks: int) -> None:
     def spawn(
         fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, *rest: Any, **more: Any
     ) -> Any:
-        if nprocs not in (1, ranks, min(ranks, _GPUS_PER_NODE)):
+        if nprocs not in (1, ranks, min(ranks, GPUS_PER_NODE)):
             print(
                 f"memtune: emulated GPU: the script starts {nprocs} processes, whose memory is not in the result; "
                 f"if they are its ranks, give --ranks {nprocs}, and one stands for all",
