@@ -218,14 +218,14 @@ def _one_slice(spec: JobSpec) -> Problem | None:
 def _knob_has_engine(field: str) -> Callable[[JobSpec], Problem | None]:
     """Require the built-in trainer or integration sdk for a knob that only the engine carries out."""
 
+    instead = "set training.attention, and leave it out" if field == "attention" else "leave it out"
+
     def check(spec: JobSpec) -> Problem | None:
-        path, space = f"spec.tuning.space.{field}", spec.tuning.space
-        if field not in space.opened or spec.template is None or spec.integration == "sdk":
+        choices = spec.tuning.space.opened.get(field)
+        if choices is None or spec.template is None or spec.integration == "sdk":
             return None
-        value = space.attention if field == "attention" else space.fused_loss
-        told = "set training.attention, and leave it out" if field == "attention" else "leave it out"
-        advice = f"integration {spec.integration} leaves it to the script; {told}, or use integration sdk"
-        return Problem(path, value, advice)
+        advice = f"integration {spec.integration} leaves it to the script; {instead}, or use integration sdk"
+        return Problem(f"spec.tuning.space.{field}", choices, advice)
 
     return check
 
@@ -234,14 +234,13 @@ def _knob_has_formula(field: str) -> Callable[[JobSpec], Problem | None]:
     """Refuse a knob that a trace of the model cannot show."""
 
     def check(spec: JobSpec) -> Problem | None:
-        space = spec.tuning.space
-        if field not in space.opened or spec.model.factory is None:
+        choices = spec.tuning.space.opened.get(field)
+        if choices is None or spec.model.factory is None:
             return None
-        value = space.attention if field == "attention" else space.fused_loss
         advice = (
             "a trace of factory shows one way only; leave it out, or describe the model by hfConfig or architecture"
         )
-        return Problem(f"spec.tuning.space.{field}", value, advice)
+        return Problem(f"spec.tuning.space.{field}", choices, advice)
 
     return check
 

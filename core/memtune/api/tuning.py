@@ -91,10 +91,11 @@ class SpaceSpec(SpecBlock):
     )
 
     @property
-    def opened(self) -> tuple[str, ...]:
-        """The knobs that training or the script decides if the space does not open them, by their fields' names."""
-        chosen = {"optimizer": self.optimizer, "attention": self.attention, "fusedLoss": True in self.fused_loss}
-        return tuple(name for name, found in chosen.items() if found)
+    def opened(self) -> dict[str, tuple[object, ...]]:
+        """The choices of knobs that training or the script decides unless the space opens them, by field."""
+        fused_loss = self.fused_loss if True in self.fused_loss else ()
+        chosen = {"optimizer": self.optimizer, "attention": self.attention, "fusedLoss": fused_loss}
+        return {field: choices for field, choices in chosen.items() if choices}
 
 
 class Tuning(SpecBlock):

@@ -230,7 +230,7 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
     # Without a template the built-in trainer runs, which uses the runner's engine.
     integration = job.spec.integration if job.spec.template is not None else "sdk"
     world = job.spec.resources.world
-    # Nothing is trained that was not probed, and a training is not ended for what it takes no harm from.
+    # A probe that differs in these has measured another plan; a training that does is not ended for it.
     opened = job.spec.tuning.space.opened if is_probe else ()
     found = difference(plan_of(record), pod.report.applied, world, is_probe, integration, opened)
     return replace(pod, present=True, mismatch=found)
