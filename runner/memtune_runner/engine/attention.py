@@ -29,7 +29,7 @@ def use_attention(model: nn.Module, attention: Attention) -> None:
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[None]:
+def attention_watched(model: nn.Module) -> Iterator[None]:
     """Look which kernel the model's attention takes in a probe's first training pass that shows it.
 
     Not in compiled modules: there it would be compiled a second time, without this look.
@@ -54,8 +54,8 @@ def watched(model: nn.Module) -> Iterator[None]:
         functional.scaled_dot_product_attention = plain
     if is_called:
         # Without its fused kernels torch multiplies matrices and keeps the scores, as eager attention does.
-        saw = Attention.SDPA if torch.backends.cuda.flash_sdp_enabled() else Attention.EAGER
-        applied_knobs.saw_attention(saw.value)
+        kernel = Attention.SDPA if torch.backends.cuda.flash_sdp_enabled() else Attention.EAGER
+        applied_knobs.saw_attention(kernel.value)
     elif any(isinstance(each, SelfAttention) or hasattr(each, "set_attn_implementation") for each in model.modules()):
         # These, our own and Hugging Face's models, call no other function of torch's; of others nothing is known.
         applied_knobs.saw_attention(Attention.EAGER.value)

@@ -16,7 +16,7 @@ from memtune.plans.resume import engine_format
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints import saving
 from memtune_runner.engine import batch as batches
-from memtune_runner.engine.attention import watched
+from memtune_runner.engine.attention import attention_watched
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
@@ -93,7 +93,7 @@ class Engine:
         with ExitStack() as stack:
             stack.enter_context(autocast(self.settings.plan, self.device))
             if self.settings.is_probe:  # only probes are compared in it
-                stack.enter_context(watched(self.model))
+                stack.enter_context(attention_watched(self.model))
             if self.settings.plan.offload is Offload.ACTIVATIONS:
                 stack.enter_context(ActivationOffload())
             yield

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 _attention: str | None = None
 _fused_loss: bool | None = None
-_is_loss = False
+_in_loss = False
 
 
 def attention() -> str | None:
-    """The kernel that the model's first training pass took: ``sdpa``, torch's own, or ``eager``; None if unknown."""
+    """The kernel of the first training pass that showed one: ``sdpa``, torch's own, or ``eager``; None if unknown."""
     return _attention
 
 
@@ -38,20 +38,20 @@ def saw_loss(*, fused: bool) -> None:
 @contextmanager
 def loss_in_parts() -> Iterator[None]:
     """Mark a fused loss whose parts are recomputed in the backward pass: they are no checkpointed blocks."""
-    global _is_loss
-    _is_loss = True
+    global _in_loss
+    _in_loss = True
     try:
         yield
     finally:
-        _is_loss = False
+        _in_loss = False
 
 
-def is_loss() -> bool:
-    """Whether a fused loss is computed in parts."""
-    return _is_loss
+def is_in_loss() -> bool:
+    """Whether a fused loss is being computed in parts."""
+    return _in_loss
 
 
 def reset() -> None:
     """Reset to the start of a run."""
-    global _attention, _fused_loss, _is_loss
-    _attention, _fused_loss, _is_loss = None, None, False
+    global _attention, _fused_loss, _in_loss
+    _attention, _fused_loss, _in_loss = None, None, False

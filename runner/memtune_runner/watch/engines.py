@@ -133,7 +133,10 @@ def optimizer_name(optimizer: torch.optim.Optimizer) -> str | None:
     known = _OPTIMIZERS.get(name)
     if known is Optimizer.ADAMW and getattr(getattr(optimizer, "args", None), "optim_bits", 32) == 8:
         known = Optimizer.ADAMW_8BIT  # bitsandbytes' AdamW has 8-bit states by an argument, too
-    return known.value if known else name[:_LONGEST_NAME] if name.isascii() else None
+    if known:
+        return known.value
+    # A report takes only ASCII.
+    return name[:_LONGEST_NAME] if name.isascii() else None
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -136,7 +136,7 @@ class Watch:
 
     def block_checkpointed(self) -> None:
         """Count a block under activation checkpointing, except when the backward pass recomputes it."""
-        if phases.current() is Phase.FORWARD and not applied_knobs.is_loss():
+        if phases.current() is Phase.FORWARD and not applied_knobs.is_in_loss():
             self.tally.block_checkpointed()
 
     def backward_began(self) -> None:

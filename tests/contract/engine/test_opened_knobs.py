@@ -17,7 +17,7 @@ from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
 from memtune.wire.applied import OPENED_FIELDS, mismatch
 from memtune.wire.report import Ending
-from memtune_runner.engine.attention import watched
+from memtune_runner.engine.attention import attention_watched
 from memtune_runner.rank import applied_knobs
 
 pytestmark = pytest.mark.long
@@ -105,10 +105,10 @@ def _nothing_seen() -> Iterator[None]:
 def test_attention_inside_a_function_of_torch_is_seen_when_it_comes() -> None:
     projector, layer = nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     plain, row = functional.scaled_dot_product_attention, torch.zeros(1, 4, 8)
-    with watched(projector):
+    with attention_watched(projector):
         projector(row)
     assert applied_knobs.attention() is None, "of a pass without that function, nothing is known"
-    with watched(layer):
+    with attention_watched(layer):
         layer(row)
     assert applied_knobs.attention() == "sdpa"
     assert functional.scaled_dot_product_attention is plain
@@ -124,7 +124,7 @@ def test_a_look_compiles_nothing_twice() -> None:
         return module.forward
 
     model, loss = nn.Linear(8, 8), torch.compile(lambda weight: weight.square().mean(), backend=backend)
-    for _ in range(3):
-        with watched(model):
-            loss(model.weight).backward()
+    with attention_watched(model):
+        loss(model.weight).backward()
+    loss(model.weight).backward()
     assert compiled == 1
