@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dev.gpu_day.commands import COMMANDS
+from dev.gpu_day.outcomes import runs_of
 from dev.gpu_day.places import MEASURED, PREDICTIONS, ROOT, development_python, variables
 from dev.gpu_day.prepare import predictions
 
@@ -23,19 +24,20 @@ def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
 
     Return 1 if there is no input or some input is unreadable.
     """
-    files = {name: folder / f"{name}.json" for name in COMMANDS}
+    files = {name: folder / f"{name}.jsonl" for name in COMMANDS}
     if not any(file.exists() for file in files.values()):
-        names = " or ".join(f"{name}.json" for name in COMMANDS)
+        names = " or ".join(f"{name}.jsonl" for name in COMMANDS)
         _say(f"{folder} has no {names}; bring there what the commands have left")
         return 1
-    runs = {name: _runs(file) for name, file in files.items()}
-    if any(each["rehearsal"] for found in runs.values() for each in found or ()) and into.resolve() == ROOT / MEASURED:
+    done, told = [], {}
+    for name, file in files.items():
+        told[name], is_whole = _runs(file)
+        done.append(is_whole)
+    if any(each["rehearsal"] for runs in told.values() for each in runs) and into.resolve() == ROOT / MEASURED:
         _say(f"{folder} is of a rehearsal: nothing was measured; name another directory by --into")
         return 1
     into.mkdir(parents=True, exist_ok=True)
-    told = {name: found for name, found in runs.items() if found}
     (into / "gpu-day.md").write_text("\n".join(_page(told, models)) + "\n", encoding="utf-8")
-    done = [found is not None for found in runs.values()]
     done += [_write_pairs(folder, into / "gpu-truth.md", models), _unpack_fixtures(folder, into / "snapshots")]
     print(f"gpu-day: {into} has what could be made; tests/unit/bench/test_gpu_truth.py replays the snapshots")
     return int(not all(done))
@@ -45,18 +47,15 @@ def _say(sentence: str) -> None:
     print(f"gpu-day: {sentence}", file=sys.stderr)
 
 
-def _runs(file: Path) -> list[dict[str, Any]] | None:
-    """The runs of a command, empty if it was not run; if unreadable, print a message and return None."""
+def _runs(file: Path) -> tuple[list[dict[str, Any]], bool]:
+    """The runs of a command, and whether all that was written of them can be read; say what is missing."""
     if not file.exists():
         _say(f"{file} is missing: command {file.stem} was not run")
-        return []
-    try:
-        return [
-            {"rehearsal": each["rehearsal"], "parts": each["parts"]} for each in json.loads(file.read_text())["runs"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        _say(f"{file} cannot be read, perhaps because it was cut off; {file.stem}.log has what the command printed")
-        return None
+        return [], True
+    runs, unread = runs_of(file)
+    if unread:
+        _say(f"{file}: {unread} lines cannot be read, perhaps cut off; {file.stem}.log has what the command printed")
+    return runs, not unread
 
 
 def _write_pairs(folder: Path, page: Path, models: Sequence[str]) -> bool:

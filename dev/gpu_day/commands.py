@@ -1,7 +1,7 @@
 """The three commands for the machine with the GPU; each runs its most informative parts first, within a time limit.
 
-Results so far are always in three kinds of files: ``N.json`` with the outcome of every part, ``N.log`` with its output,
-and the two of bench/gpu_results.py.
+Results so far are always in three kinds of files: ``N.jsonl`` with the outcome of every part, ``N.log`` with its
+output, and the two of bench/gpu_results.py. None is ever replaced, so that no moment has a ninth file.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 
 from dev.gpu_day.outcomes import WELL, Part, Run
-from dev.gpu_day.places import PYTHONS, ROOT, SITE, WHEELS, variables
+from dev.gpu_day.places import PREPARED, PYTHONS, ROOT, SITE, WHEELS, variables
+from dev.gpu_day.prepare import NEEDED
 from dev.gpu_day.wheels import unpack
 
 _KEPT_SECONDS = 30.0
@@ -67,41 +68,50 @@ COMMANDS = {
 def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) -> int:
     """Run the parts of a command within its time; return 1 if one failed or did not start.
 
-    Return 2, without running anything, if there is no GPU or this Python cannot use it.
+    Return 2, without running anything, if there is no GPU, or if a package is missing that the command needs.
     """
-    if lacking := _lacking():
-        print(f"gpu-day: {lacking}; name the Python that has it, as in PYTHON dev/gpu-day {name}", file=sys.stderr)
-        return 2
-    try:
-        return _run(name, results.absolute(), seconds, is_rehearsal)
-    except OSError as error:
-        print(f"gpu-day: results cannot be written: {error}; name another directory by --results", file=sys.stderr)
-        return 2
-
-
-def _run(name: str, results: Path, seconds: float, is_rehearsal: bool) -> int:
     deadline = time.monotonic() + seconds
+    try:
+        site, refused = unpack(ROOT / WHEELS, ROOT / SITE)
+        for sentence in refused:
+            print(f"gpu-day {name}: {sentence}", flush=True)
+        if lacking := _lacking(name, site):
+            _say(f"{lacking}; name another Python, as in PYTHON dev/gpu-day {name}")
+            return 2
+        return _run(name, results.absolute(), deadline, site, is_rehearsal)
+    except OSError as error:
+        _say(f"results cannot be written: {error}; name another directory by --results")
+        return 2
+
+
+def _say(sentence: str) -> None:
+    print(f"gpu-day: {sentence}", file=sys.stderr)
+
+
+def _lacking(name: str, site: Path) -> str | None:
+    """What this Python lacks to run every part of a command, in words.
+
+    Packages are looked for and not imported, since that takes seconds of a GPU's time.
+    """
+    own = f"Python {platform.python_version()} at {sys.executable}"
+    if f"{sys.version_info[0]}.{sys.version_info[1]}" not in PYTHONS:
+        return f"a GPU day needs Python {PYTHONS[0]} to {PYTHONS[-1]} with a CUDA build of torch, and this is {own}"
+    path = [str(site), *sys.path]
+    missing = [each for each in NEEDED[name] if not any(metadata.distributions(name=each, path=path))]
+    return f"command {name} needs {', '.join(missing)}, which neither {own} nor {PREPARED} has" if missing else None
+
+
+def _run(name: str, results: Path, deadline: float, site: Path, is_rehearsal: bool) -> int:
     results.mkdir(parents=True, exist_ok=True)
     (results / f"{name}.log").touch()  # fails early if the directory is not writable
-    site, refused = unpack(ROOT / WHEELS, ROOT / SITE)
-    for sentence in refused:
-        print(f"gpu-day {name}: {sentence}", flush=True)
     kept = Run(name, results, variables(site), is_rehearsal)
-    if not kept.begin(_MACHINE, min(_MACHINE.seconds, seconds)):
+    if not kept.begin(_MACHINE, min(_MACHINE.seconds, deadline - time.monotonic())):
         return 2
     parts = [each.given(_REHEARSAL_TIMES) for each in COMMANDS[name]] if is_rehearsal else COMMANDS[name]
     for place in range(len(parts)):
         left = deadline - time.monotonic()
         kept.add(parts[place], left, _limit(parts[place:], left, is_first=place == 0))
     return int(any(each["outcome"] != WELL for each in kept.outcomes))
-
-
-def _lacking() -> str | None:
-    """What this Python lacks to run any part, in words."""
-    own = f"Python {platform.python_version()} at {sys.executable}"
-    if f"{sys.version_info[0]}.{sys.version_info[1]}" not in PYTHONS:
-        return f"a GPU day needs Python {PYTHONS[0]} to {PYTHONS[-1]} with a CUDA build of torch, and this is {own}"
-    return None if find_spec("torch") else f"a GPU day needs a CUDA build of torch, and {own} has no torch"
 
 
 def _limit(parts: Sequence[Part], left: float, is_first: bool) -> float:

@@ -1,4 +1,8 @@
-"""Runs one part of a command as a process and records its outcome in ``N.json``, after earlier ones."""
+"""Runs one part of a command as a process and records its outcome in ``N.jsonl``, after earlier ones.
+
+The file has a line for each run of the command and for each part of it. It is only ever appended to: the machine may
+disappear at any moment, and a file that is replaced would need a second one beside it.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +48,13 @@ class Part(NamedTuple):
 
 
 class Run:
-    """One run of a command; outcomes are written after each part, after those of earlier runs."""
+    """One run of a command; the outcome of each part is written when it has ended."""
 
     def __init__(self, name: str, results: Path, environment: Mapping[str, str], is_rehearsal: bool) -> None:
         self.outcomes: list[dict[str, Any]] = []
         self._name, self._results = name, results
         self._environment = {**environment, _MARK: str(results)}
         self._is_rehearsal = is_rehearsal
-        self._earlier: list[dict[str, Any]] = []
 
     def begin(self, machine: Part, limit: float) -> bool:
         """Query the machine; return False if it has no GPU. A timeout is not an error."""
@@ -61,9 +64,10 @@ class Run:
             found = self._outcome(machine, log, limit)
             text = log.read_text(encoding="utf-8", errors="replace")
         self._stand_apart(found["told"] or {})
-        self._earlier = self._runs()
         with self._log.open("a", encoding="utf-8") as file:
             file.write(text)
+        # Of a run that was killed as it wrote, the last line may have no end.
+        self._append("\n" if _is_cut_off(self._file) else "", {"rehearsal": self._is_rehearsal})
         self._keep(found)
         return bool(found["outcome"] != _NO_GPU)
 
@@ -80,29 +84,15 @@ class Run:
 
     @property
     def _file(self) -> Path:
-        return self._results / f"{self._name}.json"
+        return self._results / f"{self._name}.jsonl"
 
-    def _runs(self) -> list[dict[str, Any]]:
-        """The runs in the file. Unreadable content is kept in the log."""
-        try:
-            text = self._file.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
-        try:
-            return list(json.loads(text)["runs"])
-        except (ValueError, KeyError, TypeError):
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(f"\n== {self._file.name}, which could not be read:\n{text}\n")
-            print(f"gpu-day {self._name}: {self._file} cannot be read; it is kept in {self._log}", flush=True)
-            return []
+    def _append(self, before: str, told: Mapping[str, Any]) -> None:
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(f"{before}{json.dumps(told)}\n")
 
     def _keep(self, outcome: dict[str, Any]) -> None:
         self.outcomes.append(outcome)
-        runs = [*self._earlier, {"rehearsal": self._is_rehearsal, "parts": self.outcomes}]
-        # Written atomically, since the machine may disappear at any moment.
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
-        new.replace(self._file)
+        self._append("", outcome)
         reason = f": {outcome['last_line']}" if outcome.get("last_line") else ""
         print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}", flush=True)
 
@@ -136,6 +126,26 @@ class Run:
         told = _told(lines) if part.tells else None
         last = {} if outcome == WELL else {"last_line": next(filter(str.strip, reversed(lines)), "").strip()[:300]}
         return {"name": part.name, "outcome": outcome, "seconds": seconds, "told": told, **tests, **last}
+
+
+def _is_cut_off(file: Path) -> bool:
+    return file.exists() and not file.read_bytes().endswith(b"\n")
+
+
+def runs_of(file: Path) -> tuple[list[dict[str, Any]], int]:
+    """The runs of a command with their parts, and how many lines of the file cannot be read."""
+    runs: list[dict[str, Any]] = []
+    unread = 0
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            told = json.loads(line)
+            if "rehearsal" in told:
+                runs.append({"rehearsal": told["rehearsal"], "parts": []})
+            else:
+                runs[-1]["parts"].append({"name": told["name"], "outcome": told["outcome"], **told})
+        except (ValueError, KeyError, TypeError, IndexError):
+            unread += bool(line.strip())
+    return runs, unread
 
 
 def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limit: float) -> int | None:

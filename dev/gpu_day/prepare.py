@@ -12,15 +12,23 @@ from pathlib import Path
 
 from dev.gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, development_python, variables
 
-# The imports of tests/gpu, the benchmark and `memtune run`, with dependencies, beyond torch, transformers, accelerate
-# and their dependencies.
-_PURE = (
+# The imports of the benchmark, of tests/gpu and of `memtune run`, with dependencies, beyond torch, transformers,
+# accelerate and their dependencies.
+_OF_PAIRS = (
     "deepspeed hjson py-cpuinfo einops tqdm packaging pydantic annotated-types typing-inspection typing-extensions "
-    "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy prometheus-client"
+    "pydantic-core msgpack psutil ninja"
 )
+_OF_TESTS = "pytest pluggy iniconfig pygments"
+_OF_JOBS = "optuna alembic mako colorlog sqlalchemy prometheus-client markupsafe pyyaml"
+_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
 # Imported by pytest and alembic before Python 3.11 alone, and so in no lock of ours.
 _BEFORE_3_11 = ("exceptiongroup==1.3.0", "tomli==2.2.1")
-_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
+# What each command needs: the wheels, and what the machine's Python brings.
+NEEDED = {
+    "1": f"torch numpy {_OF_PAIRS} {_OF_TESTS}".split(),
+    "2": f"torch numpy {_OF_PAIRS}".split(),
+    "3": f"torch numpy transformers accelerate {_OF_PAIRS} {_OF_TESTS} {_OF_JOBS}".split(),
+}
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
 _PREDICT = """
@@ -83,12 +91,13 @@ def _fetch(pythons: Sequence[str]) -> None:
     subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)
     fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
     pure = ["--implementation", "py", "--abi", "none", "--platform", "any"]
-    names = [name for name in _PURE.split() if name != "deepspeed"]
+    binary = _BINARY.split()
+    names = [each for each in f"{_OF_PAIRS} {_OF_TESTS} {_OF_JOBS}".split() if each not in ("deepspeed", *binary)]
     subprocess.run([*fetch, *pure, *map(_pinned, names), *_BEFORE_3_11], cwd=ROOT, check=True)
     platforms = [word for each in _PLATFORMS for word in ("--platform", each)]
     for python in pythons:
         options = ["--implementation", "cp", "--python-version", python, *platforms]
-        subprocess.run([*fetch, *options, *map(_pinned, _BINARY.split())], cwd=ROOT, check=True)
+        subprocess.run([*fetch, *options, *map(_pinned, binary)], cwd=ROOT, check=True)
 
 
 def _pinned(name: str) -> str:

@@ -11,6 +11,7 @@ from emulated_gpu import emulate
 from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
 
 from dev.gpu_day import collect, prepare
+from dev.gpu_day.outcomes import runs_of
 from dev.gpu_day.places import ROOT, variables
 from memtune.gpus.driver_overhead import outside_sizes
 from memtune.memory.formulas.recipe import workspace_bytes
@@ -40,13 +41,14 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     options = ("--gpu", "h200-141gb", "--time-limit", str(_SECONDS + 60))
     code, result = emulate(ROOT / "dev" / "gpu-day", *options, arguments=arguments, limit=_SECONDS + 120)
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
-    found = {each["name"]: each for each in _parts(results / f"{command}.json")}
+    found = {each["name"]: each for each in _parts(results / f"{command}.jsonl")}
     assert {each["outcome"] for each in found.values()} == {"ended well"}
     return found
 
 
 def _parts(file: Path) -> list[dict[str, Any]]:
-    (run,) = json.loads(file.read_text())["runs"]
+    (run,), unread = runs_of(file)
+    assert unread == 0
     parts: list[dict[str, Any]] = run["parts"]
     return parts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import platform
 import subprocess
 import sys
 import tarfile
@@ -17,9 +18,9 @@ from typing import Any
 import pytest
 
 from dev.gpu_day import collect, commands, prepare
-from dev.gpu_day.commands import run
+from dev.gpu_day.commands import COMMANDS, run
 from dev.gpu_day.main import main
-from dev.gpu_day.outcomes import Part
+from dev.gpu_day.outcomes import Part, runs_of
 from dev.gpu_day.places import MEASURED, ROOT, variables
 from dev.gpu_day.wheels import Wheel, unpack
 
@@ -42,8 +43,10 @@ def outcomes(parts: tuple[Part, ...], seconds: float, results: Path, monkeypatch
     return code, others
 
 
-def runs(results: Path) -> Any:
-    return json.loads((results / "1.json").read_text())["runs"]
+def runs(results: Path, name: str = "1") -> Any:
+    found, unread = runs_of(results / f"{name}.jsonl")
+    assert unread == 0
+    return found
 
 
 def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
@@ -60,7 +63,7 @@ def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
     assert [each["told"] for each in found] == [None, None, {"bytes": 7}]
     assert "gpu-day 1: fails: failed with 3: it is broken\n" in capsys.readouterr().out
     assert "== hangs: -c" in (tmp_path / "new" / "1.log").read_text()
-    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["1.json", "1.log"]
+    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["1.jsonl", "1.log"]
 
 
 def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
@@ -252,8 +255,46 @@ def test_without_torch_nothing_is_begun(tmp_path: Path) -> None:
     done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith("gpu-day: a GPU day needs a CUDA build of torch, and Python 3.")
-    assert sentence.endswith("has no torch; name the Python that has it, as in PYTHON dev/gpu-day 1")
+    assert sentence.startswith("gpu-day: command 1 needs torch, numpy, deepspeed, hjson, ")
+    assert (
+        f"which neither Python {platform.python_version()} at {python} nor build/gpu-day has; name another " in sentence
+    )
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "code"),
+    [
+        ("1", "deepspeed", 2),
+        ("2", "deepspeed", 2),
+        ("2", "transformers", 1),
+        ("3", "transformers", 2),
+        ("3", "accelerate", 2),
+    ],
+)
+def test_a_package_that_a_command_needs_is_asked_for_before_anything_runs(
+    command: str,
+    package: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """transformers and accelerate are in no wheel that is brought along."""
+    packages = tmp_path / "packages"
+    for each in {*prepare.NEEDED[command], "transformers"} - {package}:
+        (packages / f"{each.replace('-', '_')}-1.dist-info").mkdir(parents=True)
+        (packages / f"{each.replace('-', '_')}-1.dist-info" / "METADATA").write_text(f"Name: {each}\nVersion: 1\n")
+    monkeypatch.setattr(commands, "unpack", lambda *_: (packages, []))
+    monkeypatch.setattr(commands, "_MACHINE", Part("machine", ("-c", ""), 30))
+    monkeypatch.setattr(commands, "COMMANDS", {command: (Part("fails", ("-c", "raise SystemExit(1)"), 30),)})
+    monkeypatch.setattr(sys, "path", [])
+    assert run(command, tmp_path / "results", 60) == code
+    said = capsys.readouterr().err
+    if code == 2:
+        (sentence,) = said.splitlines()
+        assert sentence.startswith(f"gpu-day: command {command} needs {package}, which neither Python 3.")
+    assert (tmp_path / "results").exists() == (code == 1)
 
 
 def test_a_python_that_is_too_old_is_told_which_to_use(
@@ -335,11 +376,11 @@ def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "pairs.jsonl").write_text('{"product": "NVIDIA A"}\n{"pair": {}}\n')
     part = Part("tells", ("-c", "import sys; open(sys.argv[1] + '/new', 'w')", "{results}"), 30)
     assert on_a_gpu((part,), 60, tmp_path, monkeypatch, "NVIDIA A") == 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.json", "1.log", "new", "pairs.jsonl"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.jsonl", "1.log", "new", "pairs.jsonl"]
     assert on_a_gpu((part,), 60, tmp_path, monkeypatch, "NVIDIA B 80GB") == 0
     (apart,) = (each for each in tmp_path.iterdir() if each.is_dir())
     assert apart.name == "NVIDIA-B-80GB"
-    assert sorted(each.name for each in apart.iterdir()) == ["1.json", "1.log", "new"]
+    assert sorted(each.name for each in apart.iterdir()) == ["1.jsonl", "1.log", "new"]
     # The measured GPU's results are new, the other's unchanged.
     (run_there,) = runs(tmp_path)
     assert run_there["parts"][0]["told"] == {"product": "NVIDIA A"}
@@ -356,16 +397,73 @@ def test_a_second_run_writes_nothing_over_the_first(tmp_path: Path, monkeypatch:
     assert runs(tmp_path)[0] == first
     told = [[each["told"] for each in one["parts"]] for one in runs(tmp_path)]
     assert told == [[{"product": "NVIDIA A"}, {"driver": 1}], [{"product": "NVIDIA A"}, {"driver": 2}], [None]]
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.json", "1.log"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.jsonl", "1.log"]
 
 
-def test_outcomes_that_were_cut_off_as_they_were_written_are_kept_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "1.json").write_text('{"runs": [{"rehearsal": fal')
+def test_what_was_written_before_and_after_a_kill_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1.jsonl").write_text(
+        '{"rehearsal": false}\n{"name": "a", "outcome": "ended well"}\n{"name": "b", "out'
+    )
     assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path, monkeypatch) == 0
-    assert len(runs(tmp_path)) == 1
-    assert '{"runs": [{"rehearsal": fal' in (tmp_path / "1.log").read_text()
+    found, unread = runs_of(tmp_path / "1.jsonl")
+    assert [[part["name"] for part in each["parts"]] for each in found] == [["a"], ["machine", "next"]]
+    assert unread == 1
+
+
+_OPENED = """
+import json, os, sys, zipfile
+from pathlib import Path
+
+results = Path(sys.argv[1])
+opened = set()
+
+def notice(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, bytes)) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        path = Path(os.path.abspath(os.fsdecode(arguments[0])))
+        if path.is_relative_to(results):
+            opened.add(str(path.relative_to(results)))
+    elif event in ("os.rename", "os.link", "os.symlink") and Path(arguments[1]).is_relative_to(results):
+        opened.add(event)
+
+results.mkdir()
+sys.addaudithook(notice)
+from dev.gpu_day import commands
+from dev.gpu_day.outcomes import Part
+from gpu_pairs import PAIRS
+from gpu_results import Results
+from gpu_score import Result
+from gpu_table import Machine
+
+commands._MACHINE = Part("machine", ("-c", ""), 30)
+commands.unpack = lambda _, site: (site, [])
+for name in commands.COMMANDS:
+    commands.COMMANDS[name] = (Part("one", ("-c", "print(1)"), 30), Part("fails", ("-c", "exit(1)"), 30))
+for name in [*commands.COMMANDS] * 2:
+    commands.run(name, results, 60)
+    kept = Results(results)
+    kept.begin(Machine("NVIDIA A", 1, "1", "1", "1", "1", "1"))
+    kept.add(Result(PAIRS[0]))
+    kept.add_fixture(Path(sys.argv[2]))
+print(json.dumps(sorted(opened)))
+"""
+
+
+def test_no_moment_at_which_a_command_may_be_killed_has_more_than_eight_files(tmp_path: Path) -> None:
+    """No other file is ever opened for writing, and none is renamed."""
+    (tmp_path / "fixture").touch()
+    words = [sys.executable, "-c", _OPENED, str(tmp_path / "results"), str(tmp_path / "fixture")]
+    done = subprocess.run(words, cwd=ROOT, env=variables(), capture_output=True, text=True, check=True)
+    opened = json.loads(done.stdout.splitlines()[-1])
+    assert opened == sorted(
+        [f"{name}.{kind}" for name in "123" for kind in ("jsonl", "log")] + ["pairs.jsonl", "fixtures.zip"]
+    )
+    assert sorted(each.name for each in (tmp_path / "results").iterdir()) == opened
+    # Parts write there by bench/gpu_results.py alone: in tests, only a page of what no command runs is another file.
+    given = {word for parts in COMMANDS.values() for part in parts for word in part.words if "{results}" in part.words}
+    assert {word for word in given if word.endswith(".py")} == {
+        "bench/gpu_truth.py",
+        *(f"tests/gpu/test_gpu_{each}.py" for each in ("memory", "run", "scripts", "engine", "offload", "plans")),
+    }
 
 
 @pytest.mark.parametrize(
@@ -419,7 +517,7 @@ def test_that_there_are_no_wheels_is_told(tmp_path: Path) -> None:
 
 
 def test_every_package_that_is_carried_along_is_pinned() -> None:
-    names = f"{prepare._PURE} {prepare._BINARY}".split()
+    names = f"{prepare._OF_PAIRS} {prepare._OF_TESTS} {prepare._OF_JOBS}".split()
     assert len(names) == len(set(names)) > 20
     assert [name for name in names if not prepare._pinned(name).startswith(f"{name}==")] == []
     with pytest.raises(ValueError, match=r"tools/dev\.lock has no left-pad"):
@@ -452,7 +550,10 @@ def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_o
     with tarfile.open(index / f"{deepspeed}.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "setup.py", f"{deepspeed}/setup.py")
     expected = {f"{deepspeed}-py3-none-any.whl"}
-    pure = set(prepare._PURE.split()) - {"deepspeed"}
+    pure = set(f"{prepare._OF_PAIRS} {prepare._OF_TESTS} {prepare._OF_JOBS}".split()) - {
+        "deepspeed",
+        *prepare._BINARY.split(),
+    }
     for pin in (*map(prepare._pinned, pure), *prepare._BEFORE_3_11):
         expected.add(_published(index, pin, "py3-none-any"))
     for name in prepare._BINARY.split():
@@ -472,14 +573,15 @@ def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_o
 
 def test_without_results_there_is_nothing_to_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert collect.collect(tmp_path, tmp_path / "into") == 1
-    assert f"gpu-day: {tmp_path} has no 1.json or 2.json or 3.json" in capsys.readouterr().err
+    assert f"gpu-day: {tmp_path} has no 1.jsonl or 2.jsonl or 3.jsonl" in capsys.readouterr().err
     assert not (tmp_path / "into").exists()
 
 
 def _kept(folder: Path, name: str, told: Any) -> None:
     tests = {"passed": 3, "skipped": 3, "reasons": {"one GPU": 2, "no fp8": 1}}
     parts = [{"name": "constants", "outcome": "ended well", "seconds": 2.5, "told": told, **tests}]
-    (folder / f"{name}.json").write_text(json.dumps({"runs": [{"rehearsal": False, "parts": parts}] * 2}))
+    lines = [json.dumps(each) for each in [{"rehearsal": False}, *parts] * 2]
+    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def test_what_is_there_is_collected_whatever_is_missing(
@@ -493,8 +595,8 @@ def test_what_is_there_is_collected_whatever_is_missing(
     assert "| 1, run 2 | constants | ended well | 3 | 3 | 2.5 | 2: one GPU; 1: no fp8 |" in page
     assert page.count("| context bytes | 5,000 |") == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"gpu-day: {tmp_path}/2.json is missing: command 2 was not run",
-        f"gpu-day: {tmp_path}/3.json is missing: command 3 was not run",
+        f"gpu-day: {tmp_path}/2.jsonl is missing: command 2 was not run",
+        f"gpu-day: {tmp_path}/3.jsonl is missing: command 3 was not run",
         f"gpu-day: {tmp_path}/pairs.jsonl is missing: no pair was measured, and gpu-truth.md is not written",
         f"gpu-day: {tmp_path}/fixtures.zip is missing: there are no snapshots to replay",
     ]
@@ -508,14 +610,14 @@ def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(
     (tmp_path / "predictions.json").write_text("{")
     monkeypatch.setattr(collect, "variables", lambda: dict(os.environ))  # so that no page of pairs can be made
     _kept(tmp_path, "1", None)
-    for name in ("2.json", "pairs.jsonl", "fixtures.zip"):
+    for name in ("2.jsonl", "pairs.jsonl", "fixtures.zip"):
         (tmp_path / name).write_text("{")
     assert collect.collect(tmp_path, tmp_path / "into") == 1
     page = (tmp_path / "into" / "gpu-day.md").read_text()
     assert "| 1, run 1 | constants | ended well |" in page
     assert "What was predicted beforehand cannot be read: " in page
     said = capsys.readouterr().err
-    assert f"gpu-day: {tmp_path}/2.json cannot be read" in said
+    assert f"gpu-day: {tmp_path}/2.jsonl: 1 lines cannot be read" in said
     assert f"gpu-day: {tmp_path}/pairs.jsonl makes no page" in said
     assert f"gpu-day: {tmp_path}/fixtures.zip cannot be read" in said
 
@@ -523,6 +625,6 @@ def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(
 def test_a_rehearsal_is_not_collected_among_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "2.json").write_text('{"runs": [{"rehearsal": true, "parts": []}]}')
+    (tmp_path / "2.jsonl").write_text('{"rehearsal": true}\n')
     assert collect.collect(tmp_path, ROOT / MEASURED) == 1
     assert "is of a rehearsal: nothing was measured; name another directory by --into" in capsys.readouterr().err
