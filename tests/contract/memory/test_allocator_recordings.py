@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from allocator_recordings import DifferenceError, Recording, Replay, hold, recordings
+from helm_chart import ROOT
 
 from memtune.allocator import AllocatorSettings, CachingAllocator, blocks, caching
 from memtune.allocator.blocks import MIN_BLOCK_BYTES, Block, Pool, round_up
@@ -36,13 +37,22 @@ def test_the_models_own_addresses_give_the_recorded_peaks(recorded: list[Recordi
     assert {name: pair for name, pair in peaks.items() if pair[0] != pair[1]} == {}
 
 
+def test_rising_addresses_miss_the_peak_of_one_recording_by_what_the_docs_tell(recorded: list[Recording]) -> None:
+    """After repeated `empty_cache`: of two free blocks of one size, the one at the lower address is then another."""
+    peaks = [_peaks(recording, is_rising=True) for recording in recorded if not _ran_out(recording)]
+    (missed,) = (found / truth - 1 for truth, found in peaks if found != truth)
+    assert f"{missed:+.1%}" == "+7.1%"
+    docs = " ".join((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").split())
+    assert "Rising addresses miss one peak by 7.1%, after repeated `empty_cache`" in docs
+
+
 def _ran_out(recording: Recording) -> bool:
     return any(kind == "o" for kind, *_ in recording.events)
 
 
-def _peaks(recording: Recording) -> tuple[int, int]:
-    """Return the recorded peak of reserved bytes and the model's."""
-    allocator = CachingAllocator(settings=AllocatorSettings(recording.expandable))
+def _peaks(recording: Recording, is_rising: bool = False) -> tuple[int, int]:
+    """Return the recorded peak of reserved bytes and the model's, which places segments below each other or above."""
+    allocator = CachingAllocator(settings=AllocatorSettings(recording.expandable, oldest_first=is_rising))
     peak = reserved = hold(allocator, recording)
     handles = {address: address for address, *_ in recording.live}
     before = ""
