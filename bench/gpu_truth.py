@@ -92,7 +92,7 @@ def main(
 ) -> int:
     """Trace all models, measure all pairs that may fit this GPU, and print the page."""
     options = _options(arguments)
-    deadline = time.monotonic() + options.seconds
+    deadline = time.monotonic() - _age_seconds() + options.seconds
     found = Results(options.folder)
     missing = no_gpu()
     if not missing:
@@ -118,11 +118,17 @@ def main(
     return 0
 
 
+def _age_seconds() -> float:
+    """For how long this process has run, most of it to import torch: the caller's limit has counted since its start."""
+    started = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+
+
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where what was measured is kept, to go on from")
     parser.add_argument("--fixtures", action="store_true", help="keep the allocator's events in --folder, too")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="let every pair end within so long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="let every pair end within so long of the start")
     parser.add_argument("--most", type=int, help="measure at most so many pairs")
     parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
     parser.add_argument("--measure-only", action="store_true", help="trace nothing and print no page")

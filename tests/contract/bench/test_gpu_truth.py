@@ -157,6 +157,28 @@ def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too
     assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
 
 
+_LATE = """
+import sys, time
+import gpu_truth
+from gpu_table import Machine
+
+gpu_truth.no_gpu = lambda: None
+gpu_truth.this_machine = lambda: Machine("NVIDIA A", 80 << 30, "1", "1", "1", "1", "1")
+gpu_truth.measure_all = lambda found, pairs, deadline, *_: print(deadline - time.monotonic())
+time.sleep(float(sys.argv[1]))
+gpu_truth.main(["--measure-only", "--folder", sys.argv[2], "--seconds", "100"])
+"""
+
+
+def test_the_time_of_a_call_counts_from_its_start_and_not_from_when_torch_is_imported(tmp_path: Path) -> None:
+    began = time.monotonic()
+    words = [sys.executable, "-c", _LATE, "2", str(tmp_path)]
+    environment = gpu_measure.variables(PAIRS[0], dict(os.environ))
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    left, took = float(done.stdout), time.monotonic() - began
+    assert 100 - took - 0.1 <= left <= 98
+
+
 def test_a_line_that_was_cut_off_as_it_was_written_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text('{"pair": {"model": "0.')
     Results(tmp_path).begin(MACHINE)
