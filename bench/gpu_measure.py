@@ -191,9 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.cuda.memory._record_memory_history(context=context, stacks="python", max_entries=_EVENTS)
     fake_ranks.join(pair.world)
     memory = CudaStatistics(None)
-    code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
-    if options.fixture and not code:
-        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__)
+    with gpu_snapshot.noticed_emptying() as emptied:
+        code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
+    if options.fixture and code in (0, RAN_OUT):
+        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__, emptied)
         gpu_snapshot.write(fixture, options.fixture)
     return code
 

@@ -128,7 +128,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where what was measured is kept, to go on from")
     parser.add_argument("--fixtures", action="store_true", help="keep the allocator's events in --folder, too")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="let every pair end within so long of the start")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="let every pair end within so long of the start"
+    )
     parser.add_argument("--most", type=int, help="measure at most so many pairs")
     parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
     parser.add_argument("--measure-only", action="store_true", help="trace nothing and print no page")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from emulated_gpu import emulate
-from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
+from gpu_snapshot import read, recorded, replayed
 
 from dev.gpu_day import collect, prepare
 from dev.gpu_day.outcomes import runs_of
@@ -33,6 +33,23 @@ def test_both_workspaces_of_cublas_are_those_that_are_predicted(
     found = [told[f"workspace_bytes_of_the_{each}_pass"] for each in ("forward", "backward")]
     assert found == [mib * MIB] * 2
     assert sum(found) == workspace_bytes(gpu)
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_a_fixture_has_the_retries_and_the_out_of_memory_that_torch_counts(
+    settings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", variables()["PYTHONPATH"])
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
+    code, result = emulate(Path(__file__).parent / "scripts" / "retries.py")
+    assert code == 0, result["printed"][-2000:]
+    told = json.loads(next(line for line in result["printed"].splitlines() if line.startswith("{")))
+    fixture = told["fixture"]
+    assert fixture["expandable"] == bool(settings)
+    assert sum(kind == "e" for kind, *_ in fixture["events"]) == 1
+    assert (told["retries"], told["ooms"]) == (2, 1)
+    assert recorded(fixture)[1:] == (2, 1)
+    assert replayed(fixture) == recorded(fixture)
 
 
 def outcomes(command: str, results: Path) -> dict[str, Any]:
@@ -69,10 +86,8 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     assert constants["context_bytes"] == outside_sizes(1)["context"], "the emulated GPU has what is predicted"
     assert constants["workspace_bytes_of_the_forward_pass"] == 32 * MIB
     assert constants["workspace_bytes_of_the_backward_pass"] == 32 * MIB
-    recorded = [
-        parts[f"steps with{each}"]["told"] for each in ("out a recording", " recorded events", " recorded stacks")
-    ]
-    assert len({each["reserved_bytes"] for each in recorded}) == 1
+    steps = [parts[f"steps with{each}"]["told"] for each in ("out a recording", " recorded events", " recorded stacks")]
+    assert len({each["reserved_bytes"] for each in steps}) == 1
     assert parts["counters and out-of-memory"]["passed"] == 4
     outcomes("2", results)
     parts = outcomes("3", results)
@@ -101,4 +116,4 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     kept = [read(each) for each in (into / "snapshots").iterdir()]
     assert len(kept) == 2 + 3, "of the pairs, and of the allocator"
     for fixture in kept:
-        assert replayed_bytes(fixture) == peak_reserved_bytes(fixture)
+        assert replayed(fixture) == recorded(fixture)

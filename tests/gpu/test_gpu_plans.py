@@ -9,7 +9,7 @@ import pytest
 from gpu_pairs import Pair, single_gpu_pairs
 from gpu_results import Results
 from gpu_score import scored, ways
-from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
+from gpu_snapshot import read, recorded, replayed
 from gpu_table import report, this_machine
 from gpu_trace import traced
 
@@ -35,5 +35,5 @@ def test_the_allocator_model_reserves_what_cuda_reserved(plan: str, results: Pat
     # Kept before it is judged: what the model misses is to be replayed where no GPU is.
     Results(results).add_fixture(made)
     fixture = read(made)
-    assert peak_reserved_bytes(fixture) == max(measured.building_bytes, measured.reserved_bytes)
-    assert replayed_bytes(fixture) == peak_reserved_bytes(fixture)
+    assert recorded(fixture).reserved_bytes == max(measured.building_bytes, measured.reserved_bytes)
+    assert replayed(fixture) == recorded(fixture)

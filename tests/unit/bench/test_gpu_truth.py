@@ -22,7 +22,7 @@ from gpu_pairs import (
     workload,
 )
 from gpu_score import Result, after_probes, scored, ways
-from gpu_snapshot import KEPT, fixture_of, peak_reserved_bytes, read, replayed_bytes, write
+from gpu_snapshot import KEPT, Replayed, fixture_of, read, recorded, replayed, write
 from gpu_table import Machine, llmem, report
 from small_traces import small_trace
 
@@ -235,10 +235,11 @@ def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike(mad
         ["a", 1 << 30, 5 * MIB, 0], ["f", 1 << 30], ["a", 1 << 30, 6 * MIB, 0]
     ]  # fmt: skip
     assert made["events"][-2:] == [["+", 1 << 40, 20 * MIB], ["a", 1 << 40, 6 * MIB, 1]]
-    assert peak_reserved_bytes(made) == made["reserved_at_end"] == 42 * MIB
+    assert recorded(made).reserved_bytes == made["reserved_at_end"] == 42 * MIB
     fixtures = {"made": made, **{each.name: read(each) for each in KEPT.glob("*.json.gz")}}
-    reserved_bytes = {name: peak_reserved_bytes(fixture) for name, fixture in fixtures.items()}
-    assert {name: replayed_bytes(fixture) for name, fixture in fixtures.items()} == reserved_bytes
+    assert {name: replayed(fixture) for name, fixture in fixtures.items()} == {
+        name: recorded(fixture) for name, fixture in fixtures.items()
+    }
 
 
 def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -> None:
@@ -246,11 +247,9 @@ def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -
     assert read(tmp_path / "new" / "made.json.gz") == made
 
 
-@pytest.mark.parametrize("given_back", ["segment_free", "segment_unmap"])
-def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str) -> None:
-    """By an emptied cache, or for a request that found no room: without it, 44 MiB would be reserved."""
+def _freed_and_asked_for_more(given_back: str) -> list[dict[str, Any]]:
     first, second = 1 << 40, 1 << 30
-    trace = [
+    return [
         _entry("segment_alloc", first, 20 * MIB),
         _entry("alloc", first, 9 * MIB),
         _entry("free_completed", first, 9 * MIB),
@@ -258,11 +257,41 @@ def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str)
         _entry("segment_alloc", second, 24 * MIB),
         _entry("alloc", second, 24 * MIB),
     ]
+
+
+@pytest.mark.parametrize("given_back", ["segment_free", "segment_unmap"])
+@pytest.mark.parametrize(("emptied", "retries"), [([0], 0), ([], 1), ([20 * MIB], 1)])
+def test_a_fixture_tells_a_retry_from_an_emptied_cache(emptied: list[int], retries: int, given_back: str) -> None:
+    """Both give memory back, without which 44 MiB would be reserved. The trace has the same events for them."""
+    fixture = fixture_of({"device_traces": [_freed_and_asked_for_more(given_back)]}, "2.9.0", emptied)
+    kinds = [kind for kind, *_ in fixture["events"]]
+    assert kinds == (["+", "a", "f", "-", "+", "a"] if retries else ["+", "a", "f", "e", "-", "+", "a"])
+    assert fixture["reserved_at_end"] == 24 * MIB
+    assert replayed(fixture) == recorded(fixture) == Replayed(24 * MIB, retries, 0)
+    kept = [each for each in fixture["events"] if each[0] not in "-e"]
+    assert replayed({**fixture, "events": kept}) == Replayed(44 * MIB, 0, 0)
+
+
+def test_memory_that_was_given_back_for_no_request_was_an_emptied_cache_whoever_emptied_it() -> None:
+    trace = _freed_and_asked_for_more("segment_free")
+    trace[4:4] = [_entry("segment_alloc", 1, 2 * MIB), _entry("alloc", 1, KIB)]
+    trace[3:3] = [_entry("segment_alloc", 2, 20 * MIB, 5), _entry("alloc", 2, 9 * MIB, 5)]
+    trace[6:6] = [_entry("free_completed", 2, 9 * MIB, 5)]
     fixture = fixture_of({"device_traces": [trace]}, "2.9.0")
-    assert (fixture["reserved_at_end"], peak_reserved_bytes(fixture)) == (24 * MIB, 24 * MIB)
-    assert replayed_bytes(fixture) == 24 * MIB
-    kept = [each for each in fixture["events"] if each[0] != "-"]
-    assert replayed_bytes({**fixture, "events": kept}) == 44 * MIB
+    assert replayed(fixture) == recorded(fixture) == Replayed(46 * MIB, 0, 0)
+
+
+@pytest.mark.parametrize("retried", [True, False])
+def test_a_fixture_keeps_an_out_of_memory(retried: bool) -> None:
+    """The allocator asks the driver again before it gives up, also where it has nothing to give back."""
+    trace = _freed_and_asked_for_more("segment_free")[: 4 if retried else 2]
+    trace.append({"action": "oom", "size": 90 * MIB, "device_free": 30 * MIB, "stream": 0, "frames": []})
+    trace += [_entry("segment_alloc", 1 << 20, 2 * MIB), _entry("alloc", 1 << 20, KIB)]
+    fixture = fixture_of({"device_traces": [trace]}, "2.9.0")
+    assert ["o", 90 * MIB, 30 * MIB, 0] in fixture["events"]
+    assert replayed(fixture) == recorded(fixture) == Replayed((20 if retried else 22) * MIB, 1, 1)
+    without = [each for each in fixture["events"] if each[0] != "o"]
+    assert recorded({**fixture, "events": without}).ooms == 0
 
 
 @pytest.mark.parametrize(
@@ -285,4 +314,4 @@ def test_of_two_blocks_of_one_size_an_older_torch_takes_the_lower_address_a_newe
     trace += [_entry("free_completed", address, 9 * MIB) for address in (old, new)]
     trace += [_entry("alloc", old, 9 * MIB), _entry("free_completed", new + 9 * MIB, 9 * MIB)]
     trace += [_entry("alloc", new, 20 * MIB)]
-    assert replayed_bytes(fixture_of({"device_traces": [trace]}, torch)) == reserved
+    assert replayed(fixture_of({"device_traces": [trace]}, torch)).reserved_bytes == reserved
