@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import zip_longest
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
@@ -117,6 +118,15 @@ SINGLE_GPU_PLANS = (
     "fp32-fsdp-full-mb1x1",
 )
 _SINGLE_GPU_MODELS = ("0.5B", "1.1B", "3B", "7B")
+
+
+def in_turns(pairs: Iterable[Pair]) -> list[Pair]:
+    """One pair of each model on each number of ranks, then the next of each: a cut-off has something of everything."""
+    groups: dict[tuple[str, int], list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault((pair.model, pair.world), []).append(pair)
+    turns = zip_longest(*groups.values())
+    return [pair for turn in turns for pair in turn if pair is not None]
 
 
 def workload(pair: Pair, gpu: Gpu, traced: TracedModel | None = None, length: int = LENGTH) -> Workload:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from accuracy import Scored, summary, table
+from accuracy import Scored, quantile, summary, table
 from accuracy_baselines import BASELINES
 from accuracy_rows import Row
-from gpu_pairs import LENGTH, building_bytes, nccl
+from gpu_pairs import LENGTH, Pair, building_bytes, nccl
 from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond, scored, ways
 
 from memtune.gpus.gpu import Gpu, nearest, of_product
@@ -66,11 +66,17 @@ def this_machine() -> Machine:
 
 
 def report(
-    title: str, command: str, machines: Sequence[Machine], results: Sequence[Result], traces: Mapping[str, TracedModel]
+    title: str,
+    command: str,
+    machines: Sequence[Machine],
+    results: Sequence[Result],
+    traces: Mapping[str, TracedModel],
+    emulated: Mapping[Pair, Result] | None = None,
 ) -> list[str]:
     """The whole page, by formulas and by the models' traces. It only contains measured pairs.
 
-    The machines have one kind of GPU; their drivers and libraries may differ.
+    The machines have one kind of GPU; their drivers and libraries may differ. ``emulated`` is what the same pairs took
+    on an emulated GPU.
     """
     gpu = machines[0].gpu
     both = ways(gpu, traces)
@@ -86,6 +92,7 @@ def report(
         f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved while the model steps, and the",
         "CUDA context beside it; *building* is what was reserved at most before the first step, and *building by",
         "formulas* are the weights, states and buffers of then, without what is unused of the allocator's segments.",
+        *(["*Emulated* is *device* on an emulated GPU, measured beforehand."] if emulated else ()),
         "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
         "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",
@@ -93,7 +100,8 @@ def report(
     ]
     measured = [each for each in results if each.device_bytes]
     if measured:
-        lines += ["", *_pair_table(measured, gpu, both)]
+        lines += ["", *_pair_table(measured, gpu, both, emulated or {})]
+    lines += _emulated_errors(measured, emulated or {})
     for way, predict in both.items():
         lines += _scores(way, scored(results, gpu, predict), RULES if way == FORMULAS else {})
     for way, known in ((FORMULAS, {}), (TRACE, traces)):
@@ -120,8 +128,11 @@ _CONTEXT_BYTES = 0.5 * GIB
 RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES}
 
 
-def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]) -> list[str]:
+def _pair_table(
+    results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict], emulated: Mapping[Pair, Result]
+) -> list[str]:
     columns = ["model", "plan", "rank 0 of", "building", "building by formulas", "allocated", "reserved", "device"]
+    columns += ["emulated", "error"] if emulated else []
     columns += [name for way in both for name in (f"by {way}", "error")] + ["NCCL", "step", "step by formulas"]
     lines = [_line(*columns), "|---|---|" + "--:|" * (len(columns) - 2)]
     for each in results:
@@ -138,6 +149,7 @@ def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]
                 f"{built / GIB:.2f}",
                 f"{expected / GIB:.2f}" + (f" ({expected / built - 1:+.1%})" if built else ""),
                 *(f"{size / GIB:.2f}" for size in told),
+                *(_emulated(each, emulated.get(each.pair)) if emulated else ()),
                 *(cell for pair in zip(map(_gib, intervals), errors, strict=True) for cell in pair),
                 "" if each.pair.is_alone else _gib(nccl(each.pair, gpu)),
                 f"{each.step_seconds * 1e3:.0f} ms",
@@ -145,6 +157,21 @@ def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]
             )
         )
     return lines
+
+
+def _emulated(result: Result, emulated: Result | None) -> tuple[str, str]:
+    if emulated is None or not emulated.device_bytes:
+        return ("out of memory" if emulated and emulated.ran_out else ""), ""
+    return f"{emulated.device_bytes / GIB:.2f}", f"{emulated.device_bytes / result.device_bytes - 1:+.1%}"
+
+
+def _emulated_errors(measured: Sequence[Result], emulated: Mapping[Pair, Result]) -> list[str]:
+    both = [(each, emulated[each.pair]) for each in measured if each.pair in emulated]
+    errors = [abs(there.device_bytes / each.device_bytes - 1) for each, there in both if there.device_bytes]
+    if not errors:
+        return []
+    middle, most = (f"{quantile(errors, share):.1%}" for share in (0.5, 0.9))
+    return ["", f"*Emulated*, of {len(errors)} pairs: median error {middle}, 90th percentile {most}."]
 
 
 def _line(*cells: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpu_measure import RAN_OUT, command, variables
-from gpu_pairs import PAIRS, Pair, split
+from gpu_pairs import PAIRS, Pair, in_turns, split
 from gpu_results import Results
 from gpu_score import Result
 from gpu_table import report, this_machine
@@ -105,7 +105,7 @@ def main(
     may, cannot = split(pairs, gpu)
     traces = {} if options.measure_only else trace(pairs)
     if not missing:
-        waiting = [pair for pair in may if pair not in found.of_pairs]
+        waiting = in_turns(pair for pair in may if pair not in found.of_pairs)
         # What failed may have been mended since, or hangs again.
         waiting += [pair for pair in may if pair in found.of_pairs and found.of_pairs[pair].problem]
         measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
@@ -113,8 +113,9 @@ def main(
         return 0
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
     results += [found.of_pairs.get(pair, Result(pair, problem="there was no time for it yet")) for pair in may]
+    title, emulated = "Predicted against measured on a GPU", Results(options.emulated).of_pairs
     made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
-    print("\n".join(report("Predicted against measured on a GPU", made_by, found.machines, results, traces)))
+    print("\n".join(report(title, made_by, found.machines, results, traces, emulated)))
     return 0
 
 
@@ -131,6 +132,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="let every pair end within so long of the start"
     )
+    parser.add_argument("--emulated", type=Path, help="a folder of bench/gpu_emulated.py, to stand in the page, too")
     parser.add_argument("--most", type=int, help="measure at most so many pairs")
     parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
     parser.add_argument("--measure-only", action="store_true", help="trace nothing and print no page")

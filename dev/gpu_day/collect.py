@@ -13,7 +13,7 @@ from typing import Any
 
 from dev.gpu_day.commands import COMMANDS
 from dev.gpu_day.outcomes import runs_of
-from dev.gpu_day.places import MEASURED, PREDICTIONS, ROOT, development_python, variables
+from dev.gpu_day.places import EMULATED, MEASURED, PREDICTIONS, ROOT, development_python, variables
 from dev.gpu_day.prepare import predictions
 
 _PAIRS, _FIXTURES = "pairs.jsonl", "fixtures.zip"
@@ -64,6 +64,8 @@ def _write_pairs(folder: Path, page: Path, models: Sequence[str]) -> bool:
         return True
     chosen = [word for each in models for word in ("--model", each)]
     # The page names the command that made it, without paths of this machine.
+    if (ROOT / EMULATED).exists():
+        chosen += ["--emulated", os.path.relpath(ROOT / EMULATED, ROOT)]
     words = [development_python(), "bench/gpu_truth.py", "--folder", os.path.relpath(folder, ROOT), *chosen]
     # Without a GPU it only prints the page of existing results.
     hidden = {**variables(), "CUDA_VISIBLE_DEVICES": ""}

@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from dev.gpu_day.outcomes import WELL, Part, Run
 from dev.gpu_day.places import PREPARED, PYTHONS, ROOT, SITE, WHEELS, variables
 from dev.gpu_day.prepare import NEEDED
 from dev.gpu_day.wheels import unpack
 
-_KEPT_SECONDS = 30.0
 _REHEARSAL_TIMES = 3  # an emulated GPU computes on the CPU what it computes at all
 # With the machine's pytest: our options are for the locked version.
 _PYTEST = (
@@ -38,7 +38,7 @@ _TESTS = (*_PYTEST, "-c", "pyproject.toml", "--results", "{results}")
 _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{results}", "--seconds", "{seconds}")
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 
-_MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 90, tells=True)
+_MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 75, tells=True, expected=15)
 # A rehearsal measures one pair in each command, and runs some of the scripts. Tests of what an emulated GPU does not
 # compute skip themselves, with the reason.
 _SOME_SCRIPTS = (
@@ -47,20 +47,20 @@ _SOME_SCRIPTS = (
 )
 COMMANDS = {
     "1": (
-        Part("constants", ("dev/gpu_day/constants.py",), 90, tells=True),
-        Part("counters and out-of-memory", (*_TESTS, "tests/gpu/test_gpu_memory.py"), 150),
-        Part("small pairs", (*_PAIRS, "--model", "0.1B", "--model", "0.5B"), 200, ("--most", "1")),
-        Part("steps without a recording", (*_ONE, "none"), 60, tells=True),
-        Part("steps with recorded events", (*_ONE, "events"), 60, tells=True),
-        Part("steps with recorded stacks", (*_ONE, "stacks"), 60, tells=True),
+        Part("constants", ("dev/gpu_day/constants.py",), 90, tells=True, expected=10),
+        Part("counters and out-of-memory", (*_TESTS, "tests/gpu/test_gpu_memory.py"), 150, expected=60),
+        Part("small pairs", (*_PAIRS, "--model", "0.1B", "--model", "0.5B"), 200, ("--most", "1"), expected=160),
+        Part("steps without a recording", (*_ONE, "none"), 60, tells=True, expected=15),
+        Part("steps with recorded events", (*_ONE, "events"), 60, tells=True, expected=15),
+        Part("steps with recorded stacks", (*_ONE, "stacks"), 60, tells=True, expected=15),
     ),
-    "2": (Part("pairs", _PAIRS, 540, ("--model", "0.1B", "--most", "1")),),
+    "2": (Part("pairs", _PAIRS, 540, ("--model", "0.1B", "--most", "1"), expected=450),),
     "3": (
-        Part("a job from its first probe to its end", (*_TESTS, "tests/gpu/test_gpu_run.py"), 150),
-        Part("scripts under their plans", (*_TESTS, "tests/gpu/test_gpu_scripts.py"), 300, _SOME_SCRIPTS),
-        Part("engine, resume", (*_TESTS, "tests/gpu/test_gpu_engine.py"), 200),
-        Part("offloads", (*_TESTS, "tests/gpu/test_gpu_offload.py"), 120, ("-k", "not z3")),
-        Part("allocator", (*_TESTS, "tests/gpu/test_gpu_plans.py", "-k", "allocator_model"), 120),
+        Part("a job from its first probe to its end", (*_TESTS, "tests/gpu/test_gpu_run.py"), 150, expected=60),
+        Part("scripts under their plans", (*_TESTS, "tests/gpu/test_gpu_scripts.py"), 300, _SOME_SCRIPTS, expected=200),
+        Part("engine, resume", (*_TESTS, "tests/gpu/test_gpu_engine.py"), 200, expected=80),
+        Part("offloads", (*_TESTS, "tests/gpu/test_gpu_offload.py"), 120, ("-k", "not z3"), expected=80),
+        Part("allocator", (*_TESTS, "tests/gpu/test_gpu_plans.py", "-k", "allocator_model"), 120, expected=40),
     ),
 }
 
@@ -110,17 +110,38 @@ def _run(name: str, results: Path, deadline: float, site: Path, is_rehearsal: bo
     parts = [each.given(_REHEARSAL_TIMES) for each in COMMANDS[name]] if is_rehearsal else COMMANDS[name]
     for place in range(len(parts)):
         left = deadline - time.monotonic()
-        kept.add(parts[place], left, _limit(parts[place:], left, is_first=place == 0))
+        kept.add(parts[place], left, _limit(parts[place:], left))
     return int(any(each["outcome"] != WELL for each in kept.outcomes))
 
 
-def _limit(parts: Sequence[Part], left: float, is_first: bool) -> float:
+class Times(NamedTuple):
+    """The seconds of a part: what is expected, its limit where earlier parts took that, and where they all hung."""
+
+    name: str
+    expected: float
+    limit: float
+    least: float
+
+
+def times(name: str, seconds: float) -> list[Times]:
+    """The parts of a command. What is expected, and what is left to each at least, are within its time together."""
+    parts = COMMANDS[name]
+    found = [Times(_MACHINE.name, _MACHINE.expected, _MACHINE.seconds, _MACHINE.seconds)]
+    left, least_left = seconds - _MACHINE.expected, seconds - _MACHINE.seconds
+    for place, part in enumerate(parts):
+        limit, least = (_limit(parts[place:], each) for each in (left, least_left))
+        found.append(Times(part.name, part.expected, limit, least))
+        left, least_left = left - part.expected, least_left - least
+    return found
+
+
+def _limit(parts: Sequence[Part], left: float) -> float:
     """The time limit of the first of these parts, given the seconds left.
 
-    Limits are for parts that hang, and together exceed a command's time. When time is short, each part gets a share, so
-    that a hanging one leaves time for the rest. The first and most informative part keeps its limit as long as every
-    other one has enough time for a result.
+    Limits are for parts that hang, and together exceed a command's time. One that hangs leaves to the others what is
+    expected of them. Where less than that is left, each has a share.
     """
     part, *others = parts
-    share = part.seconds * min(1.0, left / sum(each.seconds for each in parts))
-    return max(share, min(part.seconds, left - _KEPT_SECONDS * len(others))) if is_first else share
+    kept = sum(each.kept_seconds for each in others)
+    share = left * part.kept_seconds / (part.kept_seconds + kept)
+    return min(part.seconds, max(left - kept, share))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dev.gpu_day import collect, prepare
-from dev.gpu_day.commands import COMMANDS, run
+from dev.gpu_day.commands import COMMANDS, run, times
 from dev.gpu_day.places import MEASURED, PREPARED, PYTHONS, RESULTS, ROOT
 
 _SECONDS = 540.0
@@ -19,11 +19,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one step of the GPU day; return 1 if something failed."""
     options = _parser().parse_args(arguments)
     if options.what == "prepare":
+        print("\n".join(_table()), flush=True)
         return prepare.prepare(options.python or PYTHONS, options.gpu, options.model)
     if options.what == "collect":
         return collect.collect(options.folder, options.into, options.model)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the part that runs is ended with it
     return run(options.what, options.results, options.seconds, options.rehearsal)
+
+
+def _table() -> Iterator[str]:
+    """The seconds of every part, of which commands are made."""
+    yield f"{'command and part':50}{'expected':>10}{'at most':>10}{'at least, if all before it hang':>34}"
+    for name in COMMANDS:
+        found = times(name, _SECONDS)
+        for each in found:
+            yield f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}"
+        expected, least = sum(each.expected for each in found), sum(each.least for each in found)
+        yield f"{name}  {f'all, of {_SECONDS:.0f}':47}{expected:10.0f}{'':10}{least:34.0f}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -33,7 +34,8 @@ _NOTHING_COLLECTED = 5  # pytest's exit code
 class Part(NamedTuple):
     """One process: its Python arguments, time limit, and arguments for a rehearsal.
 
-    If it ``tells``, its last line of JSON is stored with its outcome.
+    If it ``tells``, its last line of JSON is stored with its outcome. ``expected`` are the seconds that it takes where
+    nothing hangs; a rehearsal holds the processors' time of the parts that it runs whole against them.
     """
 
     name: str
@@ -41,6 +43,12 @@ class Part(NamedTuple):
     seconds: float
     rehearsed: tuple[str, ...] = ()
     tells: bool = False
+    expected: float = 0.0
+
+    @property
+    def kept_seconds(self) -> float:
+        """What earlier parts leave it, even if they hang."""
+        return self.expected or self.seconds
 
     def given(self, times: float) -> Part:
         """The same with so many times its limit."""
@@ -111,13 +119,13 @@ class Run:
     def _outcome(self, part: Part, log: Path, limit: float) -> dict[str, Any]:
         put_in = {"{results}": str(self._results), "{seconds}": f"{limit - _MARGIN_SECONDS:.0f}"}
         words = [put_in.get(word, word) for word in (*part.words, *(part.rehearsed if self._is_rehearsal else ()))]
-        began = time.monotonic()
+        began, computed = time.monotonic(), _computed_seconds()
         with log.open("ab") as file:
             file.write(f"\n== {part.name}: {' '.join(words)}\n".encode())
             file.flush()
             start = file.tell()
             code = _ended([sys.executable, *words], self._environment, file, limit)
-        seconds = round(time.monotonic() - began, 1)
+        seconds, cpu_seconds = round(time.monotonic() - began, 1), round(_computed_seconds() - computed, 1)
         lines = log.read_bytes()[start:].decode("utf-8", "replace").splitlines()
         outcome = f"cut off after {limit:.0f} s" if code is None else f"failed with {code}" if code else WELL
         tests = _tests(lines) if "pytest" in words else {}
@@ -125,7 +133,14 @@ class Run:
             outcome = _NO_TEST
         told = _told(lines) if part.tells else None
         last = {} if outcome == WELL else {"last_line": next(filter(str.strip, reversed(lines)), "").strip()[:300]}
-        return {"name": part.name, "outcome": outcome, "seconds": seconds, "told": told, **tests, **last}
+        took = {"seconds": seconds, "cpu_seconds": cpu_seconds}
+        return {"name": part.name, "outcome": outcome, **took, "told": told, **tests, **last}
+
+
+def _computed_seconds() -> float:
+    """The processors' time of all processes that have ended so far, with those that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _is_cut_off(file: Path) -> bool:

@@ -11,6 +11,8 @@ PREPARED = Path("build/gpu-day")
 RESULTS = PREPARED / "results"
 MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
+EMULATED = PREPARED / "emulated"
+EMULATED_PYTHON = Path(".venv-emulated/bin/python")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # wheels are prepared for these
 _PACKAGES = ("core", "operator", "runner", "cli", "bench")
 

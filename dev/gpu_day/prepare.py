@@ -10,7 +10,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dev.gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, development_python, variables
+from dev.gpu_day.places import (
+    EMULATED,
+    EMULATED_PYTHON,
+    PREDICTIONS,
+    PREPARED,
+    ROOT,
+    SITE,
+    WHEELS,
+    development_python,
+    variables,
+)
 
 # The imports of the benchmark, of tests/gpu and of `memtune run`, with dependencies, beyond torch, transformers,
 # accelerate and their dependencies.
@@ -56,11 +66,12 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
     except ValueError as error:
         print(f"gpu-day: {error}", file=sys.stderr)
         return 2
-    for each in (WHEELS, SITE):
+    for each in (WHEELS, SITE, EMULATED):
         shutil.rmtree(ROOT / each, ignore_errors=True)
     (ROOT / WHEELS).mkdir(parents=True)
     _fetch(pythons)
     (ROOT / PREDICTIONS).write_text(json.dumps(made, indent=1), encoding="utf-8")
+    _emulate(gpu, models)
     size = sum(each.stat().st_size for each in _travelling())
     print(f"gpu-day: {PREPARED} is ready; with the checkout it is {size / (1 << 20):.0f} MiB")
     if size > _LIMIT_BYTES:
@@ -82,6 +93,16 @@ def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[flo
     if "error" in found:
         raise ValueError(found["error"])
     return dict(found)
+
+
+def _emulate(gpu: str, models: Sequence[str], *options: str) -> None:
+    """Keep what every pair takes on the emulated GPU, where that is installed, for the table of the day."""
+    if not (ROOT / EMULATED_PYTHON).exists():
+        print("gpu-day: the table will have no emulated peaks: make env-emulated was not run here", file=sys.stderr)
+        return
+    chosen = [word for each in models for word in ("--model", each)]
+    words = [development_python(), "bench/gpu_emulated.py", gpu, str(ROOT / EMULATED), *chosen, *options]
+    subprocess.run(words, cwd=ROOT, env=variables(), check=True)
 
 
 def _fetch(pythons: Sequence[str]) -> None:

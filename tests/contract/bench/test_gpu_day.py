@@ -195,12 +195,13 @@ def test_a_part_that_hangs_leaves_time_for_the_next(tmp_path: Path, monkeypatch:
     assert [each["outcome"] for each in found] == ["cut off after 8 s", "ended well"]
 
 
-def test_the_first_part_has_its_whole_limit_where_the_others_keep_enough() -> None:
-    parts = [Part("first", (), 150), *(Part(name, (), 185) for name in "abcd")]
-    assert commands._limit(parts, 530, is_first=True) == 150
-    assert commands._limit(parts, 250, is_first=True) == 250 - 4 * 30
-    assert commands._limit(parts, 89, is_first=True) == 15, "its share"
-    assert commands._limit(parts[1:], 370, is_first=False) == 185 / 2
+def test_a_part_leaves_to_the_others_what_is_expected_of_them() -> None:
+    parts = [Part("first", (), 150, expected=60), *(Part(name, (), 185, expected=100) for name in "abcd")]
+    assert commands._limit(parts, 560) == 150
+    assert commands._limit(parts, 500) == 100
+    assert commands._limit(parts, 460) == 60
+    assert commands._limit(parts, 230) == 30, "its share, where there is half of what is expected"
+    assert commands._limit(parts[4:], 400) == 185
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_wheels_for_an_unsupported_python_are_not_fetched(capsys: pytest.Capture
 def test_an_unknown_gpu_leaves_the_wheels_as_they_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"):
+    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS", "EMULATED", "EMULATED_PYTHON"):
         monkeypatch.setattr(prepare, name, tmp_path / name.lower())
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "some.whl").touch()
@@ -327,18 +328,43 @@ def test_an_unknown_gpu_leaves_the_wheels_as_they_are(
     assert [each.name for each in tmp_path.rglob("*.whl")] == ["some.whl"]
 
 
-@pytest.mark.parametrize(("limit_bytes", "code"), [(64 << 20, 0), (1 << 20, 1)])
+@pytest.mark.parametrize(("mib", "code"), [(1, 0), (64, 1)])
 def test_what_is_too_large_to_be_carried_along_is_told_of(
-    limit_bytes: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mib: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"):
-        monkeypatch.setattr(prepare, name, tmp_path / name.lower())
-    (tmp_path / "prepared").mkdir()
+    """A wheel counts beside the checkout, which is 64 MiB with it at most."""
+    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS", "EMULATED", "EMULATED_PYTHON"):
+        monkeypatch.setattr(prepare, name, tmp_path / "prepared" / name.lower())
+    monkeypatch.setattr(prepare, "PREPARED", tmp_path / "prepared")
     monkeypatch.setattr(prepare, "predictions", lambda *_: {})
-    monkeypatch.setattr(prepare, "_fetch", lambda _: (tmp_path / "prepared" / "some.whl").write_bytes(bytes(1 << 20)))
-    monkeypatch.setattr(prepare, "_LIMIT_BYTES", limit_bytes)
+    monkeypatch.setattr(prepare, "_fetch", lambda _: _sparse(tmp_path / "prepared" / "wheels" / "some.whl", mib << 20))
     assert prepare.prepare(["3.12"], "h200-141gb", []) == code
-    assert ("that is more than 1 MiB" in capsys.readouterr().err) == bool(code)
+    said = capsys.readouterr()
+    assert "is ready; with the checkout it is " in said.out
+    too_large = "gpu-day: that is more than 64 MiB; remove what git does not know\n"
+    without_emulated = "gpu-day: the table will have no emulated peaks: make env-emulated was not run here\n"
+    assert said.err == without_emulated + too_large * code
+
+
+def _sparse(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_parts_of_a_command_are_expected_to_end_in_its_time_and_none_is_starved(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = commands.times(name, 540)
+    assert sum(each.expected for each in found) <= 540
+    assert sum(each.least for each in found) <= 540
+    for each in found:
+        assert 0 < each.expected <= each.least <= each.limit, each
+    monkeypatch.setattr(prepare, "prepare", lambda *_: 0)
+    assert main(["prepare"]) == 0
+    table = capsys.readouterr().out
+    for each in found:
+        assert f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}\n" in table
 
 
 def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import fake_ranks
+import gpu_emulated
 import gpu_measure
 import gpu_table
 import gpu_truth
 import pytest
 import torch
 from gpu_measure import RAN_OUT, Measured, measure, told
-from gpu_pairs import MODELS, PAIRS, Pair
+from gpu_pairs import MODELS, PAIRS, Pair, in_turns
 from gpu_results import FIXTURES_FILE, PAIRS_FILE, Results
 from gpu_score import Result
 from gpu_table import Machine
@@ -111,7 +112,7 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
     assert call(None, "--seconds", "-1").count("there was no time for it yet") == len(PAIRS)
     assert asked == []
     assert call(None, "--most", "3").count("there was no time for it yet") == len(PAIRS) - 3
-    assert asked == list(PAIRS[:3])
+    assert asked == in_turns(PAIRS)[:3]
     page = call(None)
     assert sorted(asked) == sorted(PAIRS)
     assert call(None).splitlines()[2:] == call("there is none").splitlines()[2:] == page.splitlines()[2:]
@@ -132,7 +133,7 @@ def test_a_pair_that_failed_is_measured_again_after_those_that_are_missing(
     words = ["--folder", str(tmp_path), "--measure-only", "--most"]
     for most in ("1", str(len(PAIRS))):
         assert gpu_truth.main([*words, most], measured) == 0
-    assert asked == [PAIRS[0], *PAIRS[1:], PAIRS[0]]
+    assert asked == [PAIRS[0], *in_turns(PAIRS[1:]), PAIRS[0]]
     again = Results(tmp_path).of_pairs
     assert [each.problem for each in (again[PAIRS[0]], again[PAIRS[1]])] == ["", "no module named deepspeed"]
 
@@ -155,6 +156,47 @@ def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too
     assert limits == [180.0, 180.0, 160.0]
     assert list(found.of_pairs) == list(PAIRS[:2]), "the third may have been quick enough, had it begun earlier"
     assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
+
+
+def test_what_was_emulated_beforehand_stands_in_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kept = Results(tmp_path / "emulated")
+    kept.add(Result(PAIRS[0], GIB, GIB, 3 * GIB, 1.0))
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
+    words = ["--emulated", str(tmp_path / "emulated"), "--most", "1"]
+    assert gpu_truth.main(words, lambda pair, *_: Result(pair, GIB, GIB, 2 * GIB, 1.0), lambda _: traces) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"| {PAIRS[0].model} |"))
+    assert " | 2.00 | 3.00 | +50.0% | " in row
+
+
+def test_a_pair_whose_weights_the_host_cannot_hold_is_not_emulated() -> None:
+    found = gpu_emulated.emulated(Pair("13B", "bf16-z3-full-mb4x1", 64), "h200-141gb", 20 * GIB)
+    assert found.problem == "it needs 50.5 GiB of host memory, and 20.0 GiB are free"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "expected"),
+    [
+        (0, 0, Result(PAIRS[0], 1, 2, 3, 0.5, 4)),
+        (RAN_OUT, 6, Result(PAIRS[0], ran_out=True)),
+        (1, 1, Result(PAIRS[0], problem="RuntimeError: it broke")),
+    ],
+)
+def test_an_emulated_pair_is_kept_as_a_measured_one(
+    outcome: int, code: int, expected: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = '{"allocated_bytes": 1, "reserved_bytes": 2, "device_bytes": 3, "step_seconds": 0.5, "building_bytes": 4}'
+    said = "warned of something\n" + ("RuntimeError: it broke\n" if outcome else f"{line}\n")
+    ended = subprocess.CompletedProcess([], code, f'{{"exitCode": {outcome}}}', said)
+    monkeypatch.setattr("gpu_emulated.subprocess.run", lambda *_, **__: ended)
+    for _ in range(2):
+        assert gpu_emulated.main(["h200-141gb", str(tmp_path), "--model", PAIRS[0].model, "--most", "1"]) == 0
+    kept = list(Results(tmp_path).of_pairs.values())
+    assert kept[0] == expected
+    assert len(kept) == 1 + (not expected.problem), "what failed is tried again"
 
 
 _LATE = """

@@ -15,6 +15,7 @@ from gpu_pairs import (
     SINGLE_GPU_PLANS,
     Pair,
     building_bytes,
+    in_turns,
     nccl,
     prediction,
     single_gpu_pairs,
@@ -53,6 +54,27 @@ def test_forty_pairs_cover_every_library_format_and_checkpointing_half_of_them_a
     assert {plan.precision for plan in plans} == set(Precision)
     assert {plan.checkpointing.mode for plan in plans} == {"none", "selective", "every", "full"}
     assert {pair.model for pair in PAIRS} == set(MODELS)
+
+
+def test_a_call_that_is_cut_off_has_measured_something_of_every_model_and_number_of_ranks() -> None:
+    ordered = in_turns(PAIRS)
+    assert sorted(ordered) == sorted(PAIRS)
+    first = ordered[:14]
+    assert {pair.model for pair in first} == set(MODELS)
+    assert {pair.world for pair in first} == {1, 2, 8, 64}
+    assert {Plan.parse(pair.plan).sharding.backend for pair in ordered[:20]} == {"ddp", "deepspeed", "fsdp"}
+    assert {(pair.model, pair.world) for pair in first} == {(pair.model, pair.world) for pair in PAIRS}
+
+
+def test_what_the_emulated_gpu_took_stands_beside_truth_and_prediction() -> None:
+    measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25, 23 * GIB)
+    other = Result(OF_EIGHT, 20 * GIB, 21 * GIB, 20 * GIB, 0.25, 23 * GIB)
+    emulated = {ALONE: measured._replace(device_bytes=11 * GIB), OF_EIGHT: Result(OF_EIGHT, ran_out=True)}
+    page = report("A page", "the command", [MACHINE], [measured, other], TRACES, emulated)
+    assert any(" | 22.00 | 11.00 | -50.0% | " in line for line in page)
+    assert any(" | 20.00 | out of memory |  | " in line for line in page)
+    assert "*Emulated*, of 1 pairs: median error 50.0%, 90th percentile 50.0%." in page
+    assert not any("mulated" in line for line in report("A page", "c", [MACHINE], [measured], TRACES))
 
 
 def test_what_a_gpu_cannot_hold_is_left_out_before_it_is_tried() -> None:
