@@ -41,6 +41,7 @@ NEEDED = {
 }
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
+_PIP = (development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check")
 _PREDICT = """
 import json, sys
 from gpu_pairs import PAIRS
@@ -106,11 +107,15 @@ def _emulate(gpu: str, models: Sequence[str], *options: str) -> None:
 
 
 def _fetch(pythons: Sequence[str]) -> None:
-    pip = [development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     # DeepSpeed publishes no wheel. Without compiled operators it is pure Python, as `make env` installs it.
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
+    build = [*_PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
     subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)
-    fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
+    _download(pythons)
+
+
+def _download(pythons: Sequence[str]) -> None:
+    """Fetch the wheels that are published."""
+    fetch = [*_PIP, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
     pure = ["--implementation", "py", "--abi", "none", "--platform", "any"]
     binary = _BINARY.split()
     names = [each for each in f"{_OF_PAIRS} {_OF_TESTS} {_OF_JOBS}".split() if each not in ("deepspeed", *binary)]

@@ -12,6 +12,7 @@ import tarfile
 import time
 import zipfile
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -595,6 +596,62 @@ def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_o
     (index / f"{deepspeed}.tar.gz").unlink()
     with pytest.raises(subprocess.CalledProcessError):
         prepare._fetch(["3.11"])
+
+
+def _repacked(index: Path, name: str) -> None:
+    """A real wheel of what is installed here, as an index has it."""
+    installed = metadata.distribution(name)
+    own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    tags = f"{own}-{own}-manylinux_2_17_x86_64" if name in prepare._BINARY.split() else "py3-none-any"
+    with zipfile.ZipFile(index / f"{name.replace('-', '_')}-{installed.version}-{tags}.whl", "w") as archive:
+        for each in installed.files or ():
+            if ".." not in each.parts and each.suffix != ".pyc":
+                archive.write(str(each.locate()), str(each))
+
+
+_BARE = """
+import sys
+from pathlib import Path
+from dev.gpu_day.wheels import unpack
+
+site, refused = unpack(Path(sys.argv[1]), Path(sys.argv[2]))
+assert not refused, refused
+sys.path.append(str(site))
+import alembic, annotated_types, colorlog, cpuinfo, einops, hjson, iniconfig, mako, markupsafe, msgpack, ninja
+import packaging, pluggy, prometheus_client, psutil, pydantic, pydantic_core, pygments, pytest, sqlalchemy, tqdm, yaml
+import typing_extensions, typing_inspection
+
+class Model(pydantic.BaseModel):
+    size: int
+
+assert Model(size="3").size == 3 and msgpack.unpackb(msgpack.packb({"a": 1})) == {"a": 1}
+print(Path(pydantic_core.__file__).is_relative_to(site))
+"""
+
+
+def test_wheels_that_were_fetched_serve_a_bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the code of the packages, all but DeepSpeed's and Optuna's, which import torch and numpy."""
+    index, wheels, site = (tmp_path / each for each in ("index", "wheels", "site"))
+    index.mkdir()
+    wheels.mkdir()
+    names = f"{prepare._OF_PAIRS} {prepare._OF_TESTS} {prepare._OF_JOBS}".split()
+    for name in names:
+        if name != "deepspeed":
+            _repacked(index, name)
+    for pin in prepare._BEFORE_3_11:
+        _published(index, pin, "py3-none-any")
+    _published(wheels, prepare._pinned("deepspeed"), "py3-none-any")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setattr(prepare, "WHEELS", wheels)
+    prepare._download([f"{sys.version_info[0]}.{sys.version_info[1]}"])
+    assert len(list(wheels.iterdir())) == len(names) + len(prepare._BEFORE_3_11)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    words = [str(tmp_path / "bare" / "bin" / "python"), "-c", _BARE, str(wheels), str(site)]
+    done = subprocess.run(
+        words, cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr[-2000:]
 
 
 def test_without_results_there_is_nothing_to_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
