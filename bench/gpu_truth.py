@@ -105,9 +105,10 @@ def main(
     may, cannot = split(pairs, gpu)
     traces = {} if options.measure_only else trace(pairs)
     if not missing:
-        waiting = in_turns(pair for pair in may if pair not in found.of_pairs)
+        ordered = in_turns(may)
+        waiting = [pair for pair in ordered if pair not in found.of_pairs]
         # What failed may have been mended since, or hangs again.
-        waiting += [pair for pair in may if pair in found.of_pairs and found.of_pairs[pair].problem]
+        waiting += [pair for pair in ordered if pair in found.of_pairs and found.of_pairs[pair].problem]
         measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
     if options.measure_only:
         return 0
