@@ -138,6 +138,7 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         casts_frozen=spec.integration == "sdk",
         # Any other script, and the built-in trainer, may have code of its own.
         in_transformers=spec.model.hf_config is not None and spec.integration != "env",
+        recomputes_loss=spec.template is None,
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
 

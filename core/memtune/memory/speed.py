@@ -1,9 +1,10 @@
 """Predicts the time of one optimizer step from the GPU's rates, to rank plans before anything ran.
 
 Compute: 6 FLOPs per active parameter and token, and 12 x layers x width x sequence for attention (2204.02311, appendix
-B); recomputation adds the share of the forward pass that runs again. Between the matrix products a layer reads and
-writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054, section 7); the part that
-computation can hide is hidden, the rest is added. bench/throughput.py compares with published throughputs.
+B); recomputation adds the share of the forward pass that runs again, and a fused loss may that of the head. Between the
+matrix products a layer reads and writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054,
+section 7); the part that computation can hide is hidden, the rest is added. bench/throughput.py compares with published
+throughputs.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
     launch = plan.compute_bytes * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
     slower = passes * _slowdown(shape, plan)
     sample = slower * (products + scores + traffic) * length
-    return sample + _eager_attention_seconds(workload, shape, plan), slower * launch
+    sample += _eager_attention_seconds(workload, shape, plan)
+    return sample + _recomputed_loss_seconds(workload, shape, plan, peak), slower * launch
 
 
 def _traffic(workload: Workload) -> float:
@@ -138,6 +140,21 @@ def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> fl
     if attention_of(workload, plan) is not Attention.EAGER:
         return 0.0
     return 8.0 * shape.attentions * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
+
+
+def _recomputed_loss_seconds(workload: Workload, shape: Shape, plan: Plan, peak: float) -> float:
+    """Per sample: a fused loss that checkpoints its parts makes the logits again in the backward pass.
+
+    The head's product of 2 FLOPs per weight and token, and its logits: written and read in compute precision, and in
+    fp32 written as the copy, read and written by the softmax (engine/decoder.py; the same in 2411.09009, section 4.3).
+    A kernel that makes the gradients in the forward pass (2410.10989, section 3.2) repeats nothing: the rows of Liger
+    in bench/data/measured_sweeps.csv are as fast as those beside them.
+    """
+    if not (plan.fused_loss and workload.recomputes_loss):
+        return 0.0
+    product = 2.0 * shape.hidden * shape.vocab / (peak * _MATMUL_SHARE)
+    traffic = (2.0 * plan.compute_bytes + 12.0) * shape.vocab / workload.gpu.memory_bytes_per_second
+    return (product + traffic) * workload.sequence_length
 
 
 def _link(workload: Workload, plan: Plan) -> float:

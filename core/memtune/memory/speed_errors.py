@@ -1,9 +1,9 @@
 """The errors of predicted step times, and how measured steps correct them.
 
 A step is a sum of parts, and all plans share the error of each part: a link that is slower than its data sheet slows
-every plan by what it sends. What the formulas leave out is an error of each knob's choice, and one of each plan. Errors
-are logarithms with Gaussian priors, so that step times are a Gaussian process over plans; measurements update it as a
-Kalman filter, linearized around its own result.
+every plan by what it sends, and an optimizer's kernels slow its plans by what the step takes. What the formulas leave
+out is an error of each knob's choice, and one of each plan. Errors are logarithms with Gaussian priors, so that step
+times are a Gaussian process over plans; measurements update it as a Kalman filter, linearized around its own result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from memtune.plans.plan import Plan
 # Half-widths of the 95% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding
 # with fsdp_qlora's in bench/data/measured_sweeps.csv, checkpointing with llm-foundry's in bench/results/throughput.md.
 _PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
-_KNOBS = {"precision": 0.15, "sharding": 0.12, "checkpointing": 0.15, "offload": 0.15, "attention": 0.15}
+_KNOBS = {
+    "precision": 0.15,
+    "sharding": 0.12,
+    "checkpointing": 0.15,
+    "offload": 0.15,
+    "attention": 0.15,
+    "fused_loss": 0.15,
+    "expandable_segments": 0.1,
+}
+# An optimizer has kernels of its own, from one fused launch to many small ones, which the bytes it moves do not tell.
+_STEP, _OPTIMIZER = "step", 0.8
 _OWN = 0.06
 # The common factor is whatever the first measurement says: a GPU may be throttled, or not the one it is taken for.
 # Another version of torch or the driver changes all stale measurements alike, and each of them by itself.
@@ -89,12 +99,20 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
 
 def _linear(plan: Plan, parts: Mapping[str, float], means: Mapping[str, float]) -> tuple[float, dict[str, float]]:
     """The logarithm of a step's time over its predicted one with errors at their means, and how much each moves it."""
-    names = _names(plan)
-    now = {name: seconds * math.exp(means.get(name, 0.0)) for name, seconds in parts.items()}
+    names, of_parts = _names(plan), {name: _names_of_part(name, plan) for name in parts}
+    off = {name: math.exp(sum(means.get(each, 0.0) for each in errors)) for name, errors in of_parts.items()}
+    now = {name: seconds * off[name] for name, seconds in parts.items()}
     total = sum(now.values())
     moved = math.log(total / sum(parts.values())) + sum(means.get(name, 0.0) for name in names)
-    shares = {name: seconds / total for name, seconds in now.items() if seconds and name in _PARTS}
+    shares = {each: now[name] / total for name, errors in of_parts.items() if now[name] for each in errors}
     return moved, {**shares, **dict.fromkeys(names, 1.0)}
+
+
+def _names_of_part(name: str, plan: Plan) -> list[str]:
+    """The errors of a part of the step: none of the computation's, which the common factor and the knobs have."""
+    if name not in _PARTS:
+        return []
+    return [name, f"{name}:{plan.optimizer}"] if name == _STEP else [name]
 
 
 def _names(plan: Plan) -> list[str]:
@@ -103,7 +121,9 @@ def _names(plan: Plan) -> list[str]:
 
 def _width(name: str) -> float:
     knob, is_knob, _ = name.partition(":")
-    return _KNOBS[knob] if is_knob else _WIDTHS.get(name, _OWN)
+    if is_knob:
+        return _OPTIMIZER if knob == _STEP else _KNOBS[knob]
+    return _WIDTHS.get(name, _OWN)
 
 
 @dataclass(frozen=True)

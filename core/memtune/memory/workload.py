@@ -41,6 +41,7 @@ class Workload:
     ``defers_reduction`` says that FSDP reduces gradients with the last micro-batch of a step only.
     ``casts_frozen`` says that frozen weights are in the compute format, whatever peft made of them.
     ``in_transformers`` says that the model's code is that of transformers.
+    ``recomputes_loss`` says that a fused loss makes its logits again in the backward pass, as the built-in trainer's.
     ``compiles_loss`` says whether the loss is compiled, None if nobody does.
     ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
     ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
@@ -69,6 +70,7 @@ class Workload:
     defers_reduction: bool = False
     casts_frozen: bool = False
     in_transformers: bool = False
+    recomputes_loss: bool = False
     host_limit_bytes: int = 0
 
     def __post_init__(self) -> None:

@@ -168,3 +168,8 @@ def test_an_integration_tells_what_a_step_keeps(
     assert (made.drops_outputs, made.defers_reduction, made.casts_frozen, made.in_transformers) == (
         drops, defers, casts, knows
     )  # fmt: skip
+
+
+def test_the_built_in_trainer_s_fused_loss_is_known_to_make_its_logits_again() -> None:
+    asked = (job(), job(integration="sdk", template=_template(["python", "train.py"])))
+    assert [to_workload(each, GPUS["h100-80gb"]).recomputes_loss for each in asked] == [True, False]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memtune.memory.speed import TRUST
 from memtune.memory.speed_errors import SpeedErrors, Timed
-from memtune.plans.knobs import FULL, NO_CHECKPOINTING, Sharding
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, Attention, Optimizer, Sharding
 from memtune.plans.plan import Plan
 
 COMPUTE = {"compute": 1.0, "launch": 0.0, "links": 0.0, "transfer": 0.0, "step": 0.0}
@@ -44,6 +44,37 @@ def test_a_slow_checkpointing_is_slow_under_every_sharding() -> None:
     slow, quick = (errors.factor(plan, COMPUTE).expected for plan in (BOTH, SHARDED))
     assert slow / quick > 1.1
     assert SHARDED.checkpointing == NO_CHECKPOINTING
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        replace(PLAIN, fused_loss=True),
+        replace(PLAIN, attention=Attention.EAGER),
+        replace(PLAIN, expandable_segments=True),
+        replace(PLAIN, optimizer=Optimizer.ADAFACTOR),
+    ],
+)
+def test_a_slow_probe_of_an_opened_knob_leaves_the_plans_with_its_other_choice(slow: Plan) -> None:
+    parts = {**COMPUTE, "compute": 0.6, "step": 0.4}
+    errors = SpeedErrors([Timed(PLAIN, parts, 1.0), Timed(slow, parts, 1.25)])
+    alike = replace(slow, sharding=SHARDED.sharding)
+    assert errors.factor(SHARDED, parts).expected == pytest.approx(1.0, abs=0.04)
+    assert errors.factor(alike, parts).expected > errors.factor(SHARDED, parts).expected * 1.04
+
+
+def test_a_slow_optimizer_is_slow_by_what_its_step_takes() -> None:
+    def stepping(share: float) -> dict[str, float]:
+        return {**COMPUTE, "compute": 1 - share, "step": share}
+
+    muon, elsewhere = replace(PLAIN, optimizer=Optimizer.MUON), replace(BOTH, optimizer=Optimizer.MUON)
+    errors = SpeedErrors([Timed(PLAIN, stepping(0.4), 1.0), Timed(muon, stepping(0.4), 1.4)])
+    little, much = (
+        errors.factor(elsewhere, stepping(share)).expected / errors.factor(BOTH, stepping(share)).expected
+        for share in (0.02, 0.4)
+    )
+    assert little < 1.03
+    assert much > 1.25
 
 
 def test_a_slow_link_slows_plans_by_what_they_send() -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from memtune.gpus.gpu import find
+from memtune.memory.formulas.shape import shape_of
 from memtune.memory.prediction import Interval
 from memtune.memory.predictor import Predictor
+from memtune.memory.speed import compute_seconds
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plans.plan import Plan
@@ -79,6 +81,8 @@ def test_a_second_node_costs_little_where_every_gpu_has_its_own_network() -> Non
         ("bf16-z2-none-mb4x1", "bf16-z2-none-mb4x1-eager"),
         ("bf16-z2-none-mb4x1", "bf16-z2-none-mb4x1-oopt"),
         ("bf16-z2-none-mb4x1", "bf16-z2-none-mb4x1-oact"),
+        ("bf16-z2-none-mb4x1-sgd", "bf16-z2-none-mb4x1"),
+        ("bf16-z2-none-mb4x1", "bf16-z2-none-mb4x1-muon"),
     ],
 )
 def test_a_knob_moves_the_speed_the_right_way(faster: str, slower: str) -> None:
@@ -94,3 +98,15 @@ def test_an_adapter_on_a_quantized_base_is_slower_than_on_a_plain_one() -> None:
     )
     # pytorch/torchtune README.md: 3,083 and 2,413 tokens a second, a ratio of 1.28.
     assert 1.1 < plain.expected / quantized.expected < 1.4
+
+
+@pytest.mark.parametrize(("recomputes", "microseconds"), [(True, 1.249 + 0.613), (False, 0.0)])
+def test_a_fused_loss_may_make_the_logits_a_second_time(recomputes: bool, microseconds: float) -> None:
+    # H100, 8,192 tokens: 2 x 4,096 x 128,256 FLOPs at 85% of 989.4 T/s, and 16 bytes of each of 128,256 logits at
+    # 3.35 TB/s.
+    workload = Workload(LLAMA_3_8B, find("h100-80gb"), 8, 8192, recomputes_loss=recomputes)
+    kept, fused = (
+        compute_seconds(workload, shape_of(LLAMA_3_8B, None), Plan.parse(plan))[0]
+        for plan in ("bf16-ddp-full-mb1x8", "bf16-ddp-full-mb1x8-fl")
+    )
+    assert fused - kept == pytest.approx(8192 * microseconds * 1e-6, rel=0.01)
