@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from memtune.api import Job, SpecError, load_job
 from memtune.api.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status, to_seconds
 from memtune.api.training import Shrink
+from memtune.api.workload import to_space
 from memtune.controller import budget, reasons
 from memtune.controller.messages import samples, verdict_words
 from memtune.controller.records import counted, ended_as, has_ended, newest_saved, of_training, read_status, restore
@@ -231,7 +232,7 @@ class JobView:
         if job is None or job.spec.tuning.mode != "Probe":
             return None
         live = sum(1 for probe in self.status.probes if not has_ended(probe))
-        done = counted(self.status.own_probes) - live
+        done = counted([probe for probe in self.status.own_probes if has_ended(probe)], to_space(job))
         spent, allowed = self.status.gpu_seconds_spent, job.max_gpu_seconds
         most_probes = job.spec.tuning.max_probes
         if self.why or self.is_over:

@@ -114,8 +114,8 @@ class Tuning(SpecBlock):
     space: SpaceSpec = Field(default=left_out(SpaceSpec), description="The choices of each knob that a plan may take.")
     max_probes: Probes = Field(
         default=8,
-        description="Most probe runs of the job; one that was taken away, could not start or did not apply its plan "
-        "does not count.",
+        description="Most probe runs of the job; one that was taken away, could not start, did not apply its plan, or "
+        "is of a plan that tuning.space has no more does not count.",
     )
     parallel_probes: Probes = Field(
         default=1, description="Probe runs at the same time, each on the job's number of GPUs."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from memtune.api.job import Job
 from memtune.api.status import RunStatus
+from memtune.api.workload import to_space
 from memtune.controller.context import Context
 from memtune.controller.measurements import gpu_seconds
 from memtune.controller.observation import RunObservation
@@ -136,7 +137,8 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
 
 def _inherited(context: Context, plan: Plan) -> int:
     """What earlier jobs spent on the same question is spent; but a plan of theirs may be probed once more."""
-    earlier = [probe for probe in current(context.status.probes) if probe.measured_by]
+    space = to_space(context.job)
+    earlier = [each for each in current(context.status.probes) if each.measured_by and space.allows(plan_of(each))]
     is_repeated = any(probe.plan == str(plan) for probe in earlier)
     return 0 if is_repeated else sum(probe.gpu_seconds for probe in earlier)
 

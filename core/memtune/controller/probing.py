@@ -112,7 +112,7 @@ def _end_of_probing(context: Context, model: PlanKnowledge) -> _EndOfProbing | N
     allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
     again = unconfirmed(context.job, model, probes)
     # Probes of earlier jobs count as done, but this job probes the plan that it launches.
-    if counted(context.status.own_probes if again else probes) >= allowed:
+    if counted(context.status.own_probes if again else probes, model.space) >= allowed:
         earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
         words = f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
         return _EndOfProbing("max-probes", words)
@@ -144,7 +144,7 @@ def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> t
         return _recorded(context, model, plan_of(again)), None
     while _busy(context) < context.job.spec.tuning.parallel_probes:
         plan = _next_plan(context, model)
-        if plan is None or counted(current(context.status.probes)) >= context.job.spec.tuning.max_probes:
+        if plan is None or _counted(context, model) >= context.job.spec.tuning.max_probes:
             return context, _EndOfProbing("search", "no plan left is worth a probe")
         if emulating.is_wanted(context, model, plan):
             return emulating.recorded(context, model, plan), None
@@ -152,6 +152,10 @@ def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> t
             return context, _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, model.predict(plan)))
         context = _recorded(context, model, plan)
     return context, None
+
+
+def _counted(context: Context, model: PlanKnowledge) -> int:
+    return counted(current(context.status.probes), model.space)
 
 
 def _busy(context: Context) -> int:
@@ -223,7 +227,7 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
     foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    probes = current(context.status.probes)
+    probes = [probe for probe in current(context.status.probes) if model.space.allows(plan_of(probe))]
     tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, model, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""
@@ -247,7 +251,7 @@ def _untried(context: Context, model: PlanKnowledge) -> str:
     if not left:
         return ""
     plan, prediction = left[0].plan, left[0].prediction
-    if counted(current(context.status.probes)) >= tuning.max_probes < MAX_PROBES:
+    if _counted(context, model) >= tuning.max_probes < MAX_PROBES:
         limit = "tuning.maxProbes"
     elif not budget.allows(context, plan, prediction):
         limit = "tuning.maxGpuSeconds"

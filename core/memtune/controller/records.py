@@ -25,6 +25,7 @@ from memtune.api.status import (
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, find
+from memtune.planning.space import Space
 from memtune.plans.plan import Plan
 from memtune.wire.names import run_name, short_hash
 from memtune.wire.pruning import NOTHING, Target
@@ -80,9 +81,10 @@ def next_number(records: Sequence[RunStatus]) -> int:
     return max((record.number for record in records), default=0) + 1
 
 
-def counted(probes: Sequence[RunStatus]) -> int:
-    """How many probes count against maxProbes, including running ones."""
-    return sum(1 for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
+def counted(probes: Sequence[RunStatus], space: Space) -> int:
+    """How many probes count against maxProbes, including running ones; none of a plan that the space has no more."""
+    counting = (probe for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
+    return sum(1 for probe in counting if space.allows(plan_of(probe)))
 
 
 def mistakes(records: Sequence[RunStatus]) -> list[RunStatus]:

@@ -31,10 +31,11 @@ def search_state(job: Job, status: Status, model: PlanKnowledge) -> SearchState:
 def trial_of(job: Job, model: PlanKnowledge, probe: RunStatus) -> Trial:
     """A probe as the search sees it."""
     has_measured = ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None
-    fits = may_be_launched(job, model, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
+    fits = _fits(job, model, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
+    plan = plan_of(probe)
     return Trial(
         number=probe.number,
-        plan=plan_of(probe),
+        plan=plan,
         fits=fits,
         died=ended_as(probe, Verdict.DEVICE_OOM),
         score=score(job, model, probe) if has_measured else 0.0,
@@ -43,6 +44,7 @@ def trial_of(job: Job, model: PlanKnowledge, probe: RunStatus) -> Trial:
         tried=not has_ended(probe) or ended_as(probe, *TRIED),
         free_bytes=free_bytes(model, probe) if has_measured else 0.0,
         pruned=has_measured and bool(probe.pruned),
+        closed=not model.space.allows(plan),
     )
 
 
@@ -69,10 +71,13 @@ def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
 
     A probe that never saw the longest sequences underestimates: its prediction has to fit as well.
     """
+    return model.space.allows(plan_of(probe)) and _fits(job, model, probe)
+
+
+def _fits(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
+    """Whether a plan was measured to fit."""
     is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
-    plan, space = plan_of(probe), model.space
-    is_allowed = space.has(plan) and space.has_numerics(plan)
-    return is_measured and is_allowed and not too_tight(job, model, probe)
+    return is_measured and not too_tight(job, model, probe)
 
 
 def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:

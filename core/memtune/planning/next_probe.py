@@ -38,7 +38,8 @@ class Trial:
     per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson`` is what
     it taught of the memory. ``steps`` have the score after each of its steps, by their numbers; one that was ``pruned``
     made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was taken away, never
-    started, or is ``stale``. Of a stale one only the lesson counts.
+    started, or is ``stale``. Of a stale one only the lesson counts, and of one whose plan is ``closed``: an edit of the
+    job took it out of its space.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Trial:
     pruned: bool = False
     steps: tuple[tuple[int, float], ...] = ()
     stale: bool = False
+    closed: bool = False
 
     @property
     def point(self) -> Point:
@@ -96,7 +98,7 @@ class SearchState:
     @cached_property
     def question(self) -> Question:
         """What to choose the next probe from."""
-        trials = tuple(trial for trial in self.trials if not trial.stale)
+        trials = tuple(trial for trial in self.trials if not (trial.stale or trial.closed))
         return Question(
             candidates=self.model.candidates({trial.plan for trial in trials if trial.tried}),
             trials=trials,

@@ -90,13 +90,15 @@ class Space:
             and (not self.micro_batches or plan.micro_batch in self.micro_batches)
         )
 
-    def has_numerics(self, plan: Plan) -> bool:
-        """Whether the space has the plan's values of the other knobs that a job may open."""
+    def allows(self, plan: Plan) -> bool:
+        """Whether the space has the plan's values of all knobs that a job may open."""
         return (
-            plan.precision in self.precisions
+            self.has(plan)
+            and plan.precision in self.precisions
             and plan.optimizer in self.optimizers
             and plan.attention in self.attentions
             and plan.fused_loss in self.fused_losses
+            and plan.expandable_segments in self.expandable_segments
         )
 
     def sizes(self, samples: int) -> list[int]:

@@ -50,7 +50,7 @@ def propose(state: SearchState) -> Plan | None:
 
 def _of_prior(state: SearchState) -> Plan | None:
     """The first plan for a sampler without predictions."""
-    is_early = sum(trial.tried for trial in state.trials) < PRIOR_PROBES
+    is_early = sum(trial.tried and not trial.closed for trial in state.trials) < PRIOR_PROBES
     return most_promising(state) if is_early and state.sampler != MEMTUNE else None
 
 

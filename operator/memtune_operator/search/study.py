@@ -26,6 +26,7 @@ DIED = "died"  # a trial that has this attribute taught something of the memory
 RETRY = "retry"  # the attribute of a failed trial whose plan may be tried again
 FAILED = "failed"  # that of a failed trial whose plan is given up
 STALE = "stale"  # that of a trial that ran with another torch or driver, and counts less
+CLOSED = "closed"  # that of a trial whose plan the job's space has no more
 WORKER = "memtune:worker"  # the system attribute that names the process of a trial
 CHOSEN = "memtune:chosen"  # that of the parameters that the sampler chose, before the trial itself has them
 _MEASURED = tuple(field.name for field in fields(Lesson) if field.name not in ("plan", STALE))
@@ -91,6 +92,7 @@ def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTri
         pruned=trial.state is TrialState.PRUNED,
         steps=tuple(sorted(trial.intermediate_values.items())),
         stale=is_stale,
+        closed=CLOSED in trial.user_attrs,
     )
 
 
@@ -136,6 +138,8 @@ def _state(model: PlanKnowledge, trial: Trial) -> TrialState:
 
 def _measured(trial: Trial) -> dict[str, Any]:
     found: dict[str, Any] = {"plan": str(trial.plan)}
+    if trial.closed:
+        found[CLOSED] = True
     if trial.stale:
         found[STALE] = True
     elif not trial.tried:

@@ -18,6 +18,7 @@ from memtune.controller import Observed
 from memtune.controller.context import Context
 from memtune.controller.earlier_jobs import without_outdated
 from memtune.controller.job_knowledge import model_of
+from memtune.controller.records import counted
 from memtune.controller.stale_probes import current, stale
 from memtune.controller.stored_measurements import MOST_EARLIER, read_probes, to_json
 from memtune.planning.next_probe import most_promising
@@ -380,3 +381,15 @@ def test_probes_are_read_as_they_were_written(first: SimulatedCluster) -> None:
 def test_what_nobody_wrote_is_refused(data: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         read_probes(data)
+
+
+def test_what_an_earlier_job_measured_outside_the_space_is_known_and_uses_up_nothing(first: SimulatedCluster) -> None:
+    best = Plan.parse(first.status["plan"]["name"])
+    space = {"zeroStages": [best.sharding.zero_stage], "backends": ["deepspeed"], "microBatch": [best.micro_batch]}
+    second = run_job("second", left(first), changes={"tuning": {"space": space}})
+    status = load_status(second.status)
+    model = model_of(second.job, status, None)
+    elsewhere = [probe.plan for probe in left(first) if not model.space.allows(Plan.parse(probe.plan))]
+    assert elsewhere
+    assert {Plan.parse(plan) for plan in elsewhere} <= set(model.measured_bytes)
+    assert counted(status.probes, model.space) == len(status.probes) - len(elsewhere)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from decided import SAVED, condition, die, edit, last, launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
+from memtune.api.status import load_status
 from memtune.controller import Refusal
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.trials import search_state
+from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
+from memtune.words import camel
 
 
 def probing(**tuning: Any) -> SimulatedCluster:
@@ -65,6 +71,40 @@ def test_a_plan_that_the_space_has_no_more_is_not_launched_however_fast_it_was()
             cluster.start(run)
         probe(cluster)
     assert "-full-" in cluster.status["plan"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("field", "open_before", "open_now"),
+    [
+        ("precision", "bf16", "fp16"),
+        ("optimizer", "sgd", "adamw"),
+        ("fused_loss", True, False),
+        ("expandable_segments", True, False),
+        ("checkpointing", "none", "full"),
+    ],
+)
+def test_probes_of_a_choice_that_is_closed_stay_known_and_use_up_nothing(
+    field: str, open_before: Any, open_now: Any
+) -> None:
+    whole = {"checkpointing": ["none"], "zeroStages": [1], "backends": ["deepspeed"], "microBatch": [1, 2, 4]}
+    cluster = probing(maxProbes=2, space={**whole, camel(field): [open_before]})
+    probe(cluster)
+    assert len(cluster.status["probes"]) == 2
+    space = make_job(tuning={"space": {**whole, camel(field): [open_now]}}).spec.tuning.space
+    edit(cluster, "tuning", space=space)
+    for _ in range(6):
+        for run in cluster.runs():
+            cluster.start(run)
+        probe(cluster)
+    status = load_status(cluster.status)
+    model = model_of(cluster.job, status, None)
+    state = search_state(cluster.job, status, model)
+    closed = [trial.plan for trial in state.trials if trial.closed]
+    assert (len(closed), len(state.question.trials)) == (2, 2)
+    assert set(closed) <= set(model.measured_bytes)
+    assert all(trial.score for trial in state.trials)
+    assert all(model.space.allows(trial.plan) for trial in state.question.trials)
+    assert Plan.parse(cluster.status["plan"]["name"]) not in closed
 
 
 def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None:
