@@ -223,6 +223,7 @@ def to_space(job: Job) -> Space:
         fused_losses=choices.fused_loss,
         expandable_segments=choices.expandable_segments,
         micro_batches=choices.micro_batch or (),
+        opens_optimizer=choices.optimizer is not None,
     )
 
 

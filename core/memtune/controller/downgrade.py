@@ -14,11 +14,13 @@ from memtune.controller.resume_points import start_under
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemoryKind, descend
 from memtune.planning.space import Space
-from memtune.plans.knobs import Offload
+from memtune.plans.knobs import Offload, Optimizer
 from memtune.plans.plan import Plan
 
 # Changing one of these needs the user's consent; the other knobs keep the numerics of training.
-_NUMERICS = ("precision", "optimizer", "gradient_dtype", "attention", "fused_loss")
+_NUMERICS = ("precision", "gradient_dtype")
+# So do these, unless the job's space has the choice: to name it there is the consent.
+_OPENED = {"optimizer": "optimizers", "attention": "attentions", "fused_loss": "fused_losses"}
 # A pod that ran out of host memory requests this much more next time.
 _MORE_HOST = 1.5
 _MOST_HOST = 4.0
@@ -135,7 +137,7 @@ def fastest_accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan],
     accepted = [
         option
         for option in (*measured, *offered)
-        if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option)
+        if _is_consented(model.space, plan, option) and model.fits(option) and allowed(option)
     ]
     return max(accepted, key=lambda option: model.predict(option).speed(model.usable_bytes), default=None)
 
@@ -161,7 +163,7 @@ def _by_ladder(
         model.predictor,
         plan,
         Failure(kind, max(expected - usable, 0.0)),
-        consent=frozenset(context.job.spec.retry.consent),
+        consent=_consent(context, model.space),
         margin_bytes=model.headroom * usable,
         allowed=lambda option: model.space.has(option) and allowed(option),
     )
@@ -170,14 +172,32 @@ def _by_ladder(
     return None if model.predict(found.plan).cannot_fit(usable) else found.plan
 
 
-def _numerics(plan: Plan) -> tuple[object, ...]:
-    return tuple(getattr(plan, name) for name in _NUMERICS)
+def _is_consented(space: Space, plan: Plan, option: Plan) -> bool:
+    """Whether a plan changes another's numerics only in knobs that the job opens."""
+    differing = _differing(plan, option)
+    opened = (
+        getattr(option, name) in getattr(space, choices) for name, choices in _OPENED.items() if name in differing
+    )
+    return not differing.intersection(_NUMERICS) and all(opened)
+
+
+def _consent(context: Context, space: Space) -> frozenset[str]:
+    """The rungs that the job consents to: by name, or by opening the optimizer that one leads to."""
+    opened = ("optimizer-8bit",) if Optimizer.ADAMW_8BIT in space.optimizers else ()
+    return frozenset((*context.job.spec.retry.consent, *opened))
+
+
+def _differing(old: Plan, new: Plan) -> set[str]:
+    return {each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)}
 
 
 def _rung(old: Plan, new: Plan) -> str:
-    """The knobs in which two plans differ, as the ladder names them."""
-    differing = [each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)]
-    return "+".join(dict.fromkeys(RUNG_OF.get(name, "") for name in differing if name in RUNG_OF))
+    """The knobs in which two plans differ, as the ladder names them; of others, the space opens the choice."""
+    differing = _differing(old, new)
+    names = {**RUNG_OF, **{name: name.replace("_", "-") for name in _OPENED}}
+    if new.optimizer is Optimizer.ADAMW_8BIT:
+        names["optimizer"] = RUNG_OF["optimizer"]
+    return "+".join(dict.fromkeys(names[each.name] for each in fields(Plan) if each.name in differing & names.keys()))
 
 
 def after_host_oom(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:

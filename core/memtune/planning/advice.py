@@ -25,6 +25,7 @@ _NODE = 8
 _SHORTEST = 512
 _ADAPTERS = (Adapter(16, ("q_proj", "v_proj")), Adapter(16, ("q_proj", "v_proj"), "nf4"))
 _CHOICES = {"precision": "precisions", "checkpointing": "checkpointings", "offload": "offloads"}
+_OPENED = {**_CHOICES, "optimizer": "optimizers"}
 _OF_TRAINING = ("optimizer", "gradient_dtype")
 # Rungs whose knobs have no job field.
 _FIXED_RUNGS = ("allocator", "buckets")
@@ -128,17 +129,18 @@ class _Advice:
 
     def _changes(self, option: Plan) -> str:
         """What to write into the job to allow a plan."""
+        is_open = self.space.opens_optimizer and not self.is_fixed
         set_fields = [
             f"set training.{camel(knob)} to {getattr(option, knob)}"
             for knob in _OF_TRAINING
-            if getattr(option, knob) != getattr(self.plan, knob)
+            if getattr(option, knob) != getattr(self.plan, knob) and not (is_open and knob == "optimizer")
         ]
         if self.is_fixed or any(getattr(option, knob) != getattr(self.plan, knob) for knob in _FIXED_ALONE):
             mode = "" if self.is_fixed else "tuning.mode to Fixed and "
             return " and ".join([*set_fields, f"set {mode}tuning.plan to this"])
         allowed = [
             f"{getattr(option, knob)} in tuning.space.{knob}"
-            for knob, choices in _CHOICES.items()
+            for knob, choices in (_OPENED if is_open else _CHOICES).items()
             if getattr(option, knob) not in getattr(self.space, choices)
         ]
         if option.sharding not in self.space.shardings:

@@ -38,7 +38,8 @@ BOTH = "both"  # the front of throughput and memory
 class Space:
     """The choices a job allows for each knob, in every combination with every micro-batch.
 
-    ``micro_batches`` are the only ones that its script can use; empty means any.
+    ``micro_batches`` are the only ones that its script can use; empty means any. ``opens_optimizer`` says that tuning
+    names the optimizers, and not training.
     """
 
     precisions: tuple[Precision, ...] = (Precision.BF16,)
@@ -57,6 +58,7 @@ class Space:
     fused_losses: tuple[bool, ...] = (False,)
     expandable_segments: tuple[bool, ...] = (False,)
     micro_batches: tuple[int, ...] = ()
+    opens_optimizer: bool = False
 
     def completed(self, plan: Plan) -> Plan:
         """Fill in what a plan's short form leaves out, for knobs with a single choice in this space."""

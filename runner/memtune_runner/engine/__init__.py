@@ -85,7 +85,8 @@ def _make_optimizer(
     if settings.plan.optimizer is knobs.Optimizer.ADAMW_8BIT:
         raise PlanError(
             f"plan {settings.plan}: the plan replaces the optimizer by adamw-8bit, but the script makes its own; "
-            "leave out optimizer=, or take the consent to optimizer-8bit back"
+            "leave out optimizer=, or name 8-bit AdamW in none of training.optimizer, tuning.space.optimizer and "
+            "retry.consent"
         )
     return factory(optimizers.trainable(model))
 
@@ -94,7 +95,7 @@ def _fused(loss: Loss | None, plan: Plan) -> Loss:
     if loss is None:
         raise PlanError(
             f"plan {plan}: the plan fuses the loss with the model's head, and the script has no such loss; "
-            "give fused_loss=, or take a plan without fl"
+            "give fused_loss=, or take true out of tuning.space.fusedLoss (in mode Fixed, fl out of tuning.plan)"
         )
     return loss
 

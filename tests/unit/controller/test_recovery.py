@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import SAVED, condition, die, last, launched, probed
+from decided import SAVED, condition, die, edit, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
@@ -562,6 +562,28 @@ def _needing_another_stage(**asked: Any) -> SimulatedCluster:
     cluster.usable_bytes = int(cluster.truth("bf16-z3-full-mb1x1") * 1.2)
     die(cluster, Ending.DEVICE_OOM, 85, **{**SAVED, "checkpoint_format": "script"})
     return cluster
+
+
+@pytest.mark.parametrize(
+    ("opened", "suffix", "rung"),
+    [
+        (["adamw", "adamw-8bit"], "-adamw8bit", "optimizer-8bit"),
+        (["adamw", "sgd"], "-sgd", "optimizer"),
+    ],
+)
+def test_an_optimizer_that_the_space_opens_is_taken_after_an_out_of_memory_without_more_consent(
+    opened: list[str], suffix: str, rung: str
+) -> None:
+    space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "microBatch": [4]}
+    cluster = launched(make_job(tuning={"space": space}))
+    before = last(cluster)["plan"]
+    edit(cluster, "tuning", space=make_job(tuning={"space": {**space, "optimizer": opened}}).spec.tuning.space)
+    assert cluster.truth(before + suffix) < 0.95 * cluster.truth(before)
+    cluster.usable_bytes = int(cluster.truth(before) * 0.97)
+    die(cluster, Ending.DEVICE_OOM, 85, steps=0)
+    after = last(cluster)
+    assert (after["number"], after["rung"]) == (2, rung), (after, cluster.events[-3:])
+    assert suffix in after["plan"]
 
 
 def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:

@@ -78,6 +78,15 @@ def test_what_the_training_decides_is_told_where_another_would_do() -> None:
     assert f"set training.optimizer to adamw-8bit: {told}" in advice
 
 
+def test_an_optimizer_is_advised_where_the_job_names_it() -> None:
+    space = Space(optimizers=(Optimizer.ADAMW, Optimizer.SGD), opens_optimizer=True)
+    advice = advise(replace(FOUR, gpu=find("h100-96gb")), Shared, BOTTOM, 0.06, space)
+    told = "bf16-z3-full-mb1x12-adamw8bit-bk50m-exp is predicted to take 76.0 GiB of each GPU"
+    assert f"allow adamw-8bit in tuning.space.optimizer: {told}" in advice
+    fixed = advise(replace(FOUR, gpu=find("h100-96gb")), Shared, BOTTOM, 0.06, space, is_fixed=True)
+    assert f"set training.optimizer to adamw-8bit and set tuning.plan to this: {told}" in fixed
+
+
 def test_more_gpus_than_a_node_has_come_as_more_nodes_that_divide_the_batch() -> None:
     advice = advise(replace(FOUR, gpu=find("a100-40gb")), Shared, BOTTOM, 0.06, Space())
     # 400 / 12 + 1 = 34.3 GiB; 8 GPUs would need 51, and 48 sequences divide among 12.
