@@ -20,6 +20,9 @@ from memtune.plans.knobs import Checkpointing
 from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.engine.selective_checkpointing import restore_linear, selective_contexts
 
+# The argument of a transformers model's forward pass that asks for a cache of keys and values.
+_CACHE = "use_cache"
+
 
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
     """Checkpoint the repeated blocks of a model and nothing else; return their number."""
@@ -46,10 +49,26 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
 
 
 def _use_no_cache(model: nn.Module) -> None:
-    """Switch off a transformers model's cache: a recomputed block would append its keys and values a second time."""
+    """Switch off a transformers model's cache in training: a recomputed block would append to it a second time.
+
+    Its config stays as it is, because it is saved with the weights, and whoever loads them generates by it.
+    """
     for each in model.modules():
-        if hasattr(each, "config") and hasattr(each.config, "use_cache"):
-            each.config.use_cache = False
+        if hasattr(each, "config") and hasattr(each.config, _CACHE):
+            names = list(inspect.signature(each.forward).parameters)
+            if _CACHE in names:
+                each.register_forward_pre_hook(partial(_without_cache, names.index(_CACHE)), with_kwargs=True)
+
+
+def _without_cache(
+    place: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a forward pass with the cache switched off, if something is recomputed from it."""
+    if not torch.is_grad_enabled():
+        return args, kwargs
+    if len(args) > place:
+        return (*args[:place], False, *args[place + 1 :]), kwargs
+    return args, {**kwargs, _CACHE: False}
 
 
 def switch_off_own(model: nn.Module) -> None:

@@ -37,13 +37,13 @@ def saw_loss(*, fused: bool) -> None:
 
 @contextmanager
 def loss_in_parts() -> Iterator[None]:
-    """Mark a fused loss whose parts are recomputed in the backward pass: they are no checkpointed blocks."""
+    """Mark a loss whose parts are recomputed in the backward pass: what it checkpoints are no blocks of the model."""
     global _in_loss
-    _in_loss = True
+    before, _in_loss = _in_loss, True
     try:
         yield
     finally:
-        _in_loss = False
+        _in_loss = before
 
 
 def is_in_loss() -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from engine_ranks import LAYERS, decoder, global_batches, loss_of
 from torch import nn
 from torch.nn import functional
@@ -241,3 +243,34 @@ def test_selective_keeps_every_second_product_and_the_attention() -> None:
     assert forward["addmm"] == 3 * LAYERS
     assert seen.count("addmm") == LAYERS
     assert not any("attention" in name and "backward" not in name for name in seen)
+
+
+def _language_model(name: str) -> Any:
+    sizes: dict[str, dict[str, int]] = {
+        "llama": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+        "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+    }
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(name, vocab_size=64, **sizes[name])
+    auto: Any = transformers.AutoModelForCausalLM
+    return auto.from_config(config).train()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("mode", ["selective", "every-2", "full"])
+def test_a_model_of_transformers_keeps_no_cache_in_training_and_its_config_as_it_was(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    ids = torch.arange(24).reshape(2, 12)
+    plain, checkpointed = _language_model(name), _language_model(name)
+    activation_checkpointing.apply(checkpointed, Checkpointing.parse(mode))
+    for model in (plain, checkpointed):
+        output = model(input_ids=ids, labels=ids)
+        output.loss.backward()
+    assert output.past_key_values is None
+    for one, other in zip(plain.parameters(), checkpointed.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    with torch.no_grad():
+        assert model(input_ids=ids, labels=ids).past_key_values is not None
+    model.save_pretrained(tmp_path)
+    assert transformers.AutoConfig.from_pretrained(tmp_path).use_cache is True

@@ -21,6 +21,7 @@ from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as checkpointed
 from torch.utils.checkpoint import checkpoint
 
+import memtune_runner
 from memtune.api.status import SENTENCE
 from memtune.plans.plan import Plan
 from memtune.units import MIB
@@ -223,6 +224,22 @@ def test_what_the_runner_checkpoints_itself_is_counted_once(mode: str, blocks: i
     activation_checkpointing.apply(model, plan.checkpointing)
     report = watched(directory, lambda: train(2, model=model), settings_of(str(plan)))
     assert report.applied.checkpointed_blocks == blocks
+
+
+def test_the_parts_of_a_script_s_own_loss_are_no_blocks(directory: Path) -> None:
+    class Fusing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = model_of(), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            hidden = self.inner(ids)
+            with memtune_runner.loss_in_parts():
+                parts = [checkpoint(self.head, part, use_reentrant=False) for part in hidden.chunk(2)]
+            return torch.cat(parts)
+
+    report = watched(directory, lambda: train(2, model=Fusing()), settings_of("fp32-ddp-none-mb4x2"))
+    assert (report.applied.checkpointed_blocks, report.applied.micro_steps) == (0, 2)
 
 
 class Recomputed(nn.Module):
