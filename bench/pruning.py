@@ -17,8 +17,7 @@ from memtune.api.tuning import Tuning
 from memtune.wire.pruning import STEADY_STEPS, Step, steady
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/pruning.py > bench/results/pruning.md"
-SEEDS = 5
-FEW_SEEDS = 3
+SEEDS = 20
 STEPS = (STEADY_STEPS, Tuning().probe_steps, 30)
 _READINGS = 10_000
 
@@ -90,12 +89,12 @@ def reading(steps: int, ends_early: bool) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def print_lines(jobs: Sequence[Job], seeds: int) -> None:
+def print_lines(jobs: Sequence[Job]) -> None:
     """One line for each length of a probe."""
     print("\n| steps | made, mean | probes, mean | GPU-seconds | saved | share of the best throughput, mean | worst |")
     print("|--:|--:|--:|--:|--:|--:|--:|")
     for steps in STEPS:
-        print(line(jobs, seeds, steps))
+        print(line(jobs, SEEDS, steps))
 
 
 def main() -> None:
@@ -103,9 +102,9 @@ def main() -> None:
     measured, drawn = published(), modelled(1.0)
     print(f"# What it saves to end probes early\n\nMade by `{COMMAND}`.\n\n{NOTES}")
     print(f"\n## Published measurements: {len(measured)} jobs, {SEEDS} seeds")
-    print_lines(measured, SEEDS)
-    print(f"\n## Modelled tables: {len(drawn)} jobs, {FEW_SEEDS} seeds")
-    print_lines(drawn, FEW_SEEDS)
+    print_lines(measured)
+    print(f"\n## Modelled tables: {len(drawn)} jobs, {SEEDS} seeds")
+    print_lines(drawn)
     print(f"\n## How exact short probes are\n\n{READING_NOTES}\n")
     print("| steps | made, mean | error, mean | 90th percentile | more than 5% |\n|--:|--:|--:|--:|--:|")
     for steps, ends_early in ((STEPS[0], False), *((steps, early) for steps in STEPS[1:] for early in (False, True))):

@@ -178,6 +178,11 @@ def _attributes(view: JobView, probe: RunStatus) -> dict[str, Any]:
         "tokens_per_second": probe.tokens_per_second,
         "gpu_seconds": probe.gpu_seconds,
         "pruned": probe.pruned,
+        "steps": [
+            {"step": each.step, "seconds": each.seconds, "device_bytes": each.device_bytes}
+            for each in view.status.measured_steps
+            if each.probe == probe.number
+        ],
         # The memory is then that of torch's own allocator, and the speed is predicted.
         "emulated": probe.emulated,
     }

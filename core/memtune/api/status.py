@@ -326,7 +326,7 @@ class Status(StatusBlock):
         description="Every probe run, in the order in which they were recorded; those of earlier jobs come first.",
     )
     measured_steps: Annotated[tuple[StepStatus, ...], Field(max_length=MAX_STEPS)] = Field(
-        default=(), description="What steps of the newest probes told, of each probe some."
+        default=(), description="What steps of the probes told, of each probe some."
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
         default=(), description="The newest train runs, in the order in which they were recorded."

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any
 
 from memtune.api.job import Job
-from memtune.api.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, RunStatus, line, sentence, to_seconds, to_text
+from memtune.api.status import MAX_NATURAL, AttemptStatus, RunStatus, line, sentence, to_seconds, to_text
 from memtune.controller import budget, measurements, reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.messages import ended_event, replaced_batch, run_words
@@ -182,7 +182,7 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
     else:
         spent = min(context.status.gpu_seconds_spent + new.gpu_seconds, MAX_NATURAL)
         steps = (*context.status.measured_steps, *measurements.measured_steps(new.number, context.runs[record.name]))
-        context = context.having(gpu_seconds_spent=spent, measured_steps=steps[-MAX_STEPS:])
+        context = context.having(gpu_seconds_spent=spent, measured_steps=measurements.thinned(steps))
     if (batch := measurements.own_batch(pods)) is not None:
         is_jobs = batch == context.job.spec.training.global_batch_size
         is_new = not is_jobs and batch != context.status.own_batch

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from memtune.api.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus, to_text
+from memtune.api.status import MAX_NATURAL, MAX_NUMBER, MAX_STEPS, PeakBytes, StepStatus, to_text
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Device, Memory, Phase, Report
@@ -57,6 +58,20 @@ def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
         )
         for each in known
     )
+
+
+def thinned(steps: Sequence[StepStatus]) -> tuple[StepStatus, ...]:
+    """As many steps as the status holds: of the probe with the most, the middle one goes first, of equals the oldest's.
+
+    So every probe keeps some, its last one longest.
+    """
+    kept = list(steps)
+    while len(kept) > MAX_STEPS:
+        counts = Counter(step.probe for step in kept)
+        most = max(counts, key=lambda probe: (counts[probe], -probe))
+        places = [place for place, step in enumerate(kept) if step.probe == most]
+        del kept[places[(len(places) - 1) // 2]]
+    return tuple(kept)
 
 
 def _on_all(covered: list[bool | None]) -> bool | None:

@@ -110,6 +110,8 @@ def test_a_probe_that_ended_early_is_a_pruned_trial_with_what_its_steps_told(tmp
     speed = 34_012 * second.user_attrs["step_seconds"] / 30.0
     assert second.intermediate_values == {2: pytest.approx(speed)}
     assert second.user_attrs["pruned"] == "speed"
+    (told,) = second.user_attrs["steps"]
+    assert (told["step"], told["seconds"], told["device_bytes"]) == (2, 30.0, second.user_attrs["device_bytes"])
     assert study.best_trial.number == first.number
     assert visualization.plot_intermediate_values(study).data
 

@@ -9,11 +9,15 @@ from typing import Any
 import optuna
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from optuna.trial import TrialState
 
+from memtune.planning.next_probe import target_of
 from memtune.plans.plan import Plan
 from memtune_operator.search.pruner import MemTunePruner
-from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.sampler import MemTuneSampler, model_for
+from memtune_runner.rank.probe import Probe
 
 GIB = 2**30
 Steps = Callable[[int, Plan], list[tuple[float, int]]]
@@ -98,3 +102,25 @@ def test_a_gpu_that_is_not_known_leaves_nothing_to_beat() -> None:
     job["spec"]["resources"].pop("gpuMemory", None)
     with pytest.raises(ValueError, match=r"set resources\.gpuProduct or gpuMemory"):
         MemTunePruner.for_job(job)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+@settings(deadline=None, max_examples=40)
+@given(steps=st.lists(st.tuples(st.floats(500.0, 2000.0), st.integers(0, 12)), min_size=2, max_size=6))
+def test_the_runner_ends_a_probe_at_the_step_at_which_the_pruner_does(
+    objective: str, steps: list[tuple[float, int]]
+) -> None:
+    peaks = [60 * GIB + sum(each * GIB for _, each in steps[: place + 1]) for place in range(len(steps))]
+    seen = [(speed, peak) for (speed, _), peak in zip(steps, peaks, strict=True)]
+    best = (1000.0, 66 * GIB)
+    _, study = studied(manifest(objective), lambda number, _: [best] * 2 if number == 0 else seen, 2)
+    by_study = study.trials[1]
+
+    probe = Probe(100, target_of(model_for(manifest(objective)), *best))
+    for number, (speed, peak) in enumerate(seen, 1):
+        probe.stepped(number, 0)
+        probe.measured(float(number), speed, peak)  # each takes longer than the one before: they are never steady
+        if probe.has_enough:
+            break
+    assert (probe.pruned is not None) == (by_study.state is TrialState.PRUNED)
+    assert number == len(by_study.intermediate_values)

@@ -13,6 +13,7 @@ from small_jobs import make_job
 from memtune.api.job import Job
 from memtune.api.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
 from memtune.controller.job_knowledge import model_of
+from memtune.controller.measurements import thinned
 from memtune.controller.plan_choice import next_target, winner
 from memtune.controller.records import to_run
 from memtune.controller.stored_measurements import to_json
@@ -162,15 +163,30 @@ def test_a_pod_is_told_what_its_plan_has_to_beat() -> None:
     assert (found["MEMTUNE_PROBE_TARGET_TOKENS"], found["MEMTUNE_PROBE_TARGET_BYTES"]) == ("", "")
 
 
-def test_of_many_steps_the_status_has_the_newest() -> None:
+def _steps(probe: int, count: int) -> list[StepStatus]:
+    return [StepStatus(probe=probe, step=number, seconds=1.0, device_bytes=1) for number in range(2, 2 + count)]
+
+
+def test_the_status_has_the_steps_of_every_probe() -> None:
     job = make_job(tuning={"maxGpuSeconds": 1_000_000, "maxProbes": 12, "probeSteps": 100})
     steps = tuple(MeasuredStep(number, 2.0**60 if number == 2 else 1.0, 2**60) for number in range(2, 2 + MOST_STEPS))
     found = decided.probed(job, measured_steps=steps).status
     probes = [each["number"] for each in found["probes"]]
-    told = [step["probe"] for step in found["measuredSteps"]]
-    assert len(told) <= MAX_STEPS
-    assert told == [number for number in probes for _ in range(MOST_STEPS)][-MAX_STEPS:]
+    assert [step["probe"] for step in found["measuredSteps"]] == [n for n in probes for _ in range(MOST_STEPS)]
     load_status(found)
+
+
+def test_of_many_steps_the_status_has_some_of_each_probe_and_its_last() -> None:
+    kept: tuple[StepStatus, ...] = ()
+    for number in range(1, 9):
+        kept = thinned((*kept, *_steps(number, MOST_STEPS)))
+    assert [step.probe for step in kept] == [number for number in range(1, 9) for _ in range(MAX_STEPS // 8)]
+    assert all(1 + MOST_STEPS in (step.step for step in kept if step.probe == number) for number in range(1, 9))
+
+
+def test_of_more_probes_than_the_status_has_steps_the_newest_keep_one() -> None:
+    steps = [step for number in range(1, MAX_STEPS + 4) for step in _steps(number, 1)]
+    assert [step.probe for step in thinned(steps)] == list(range(4, MAX_STEPS + 4))
 
 
 STEPS = tuple(
