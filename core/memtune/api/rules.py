@@ -167,7 +167,8 @@ def _cost_has_products(spec: JobSpec) -> Problem | None:
     resources, is_described = spec.resources, spec.model.factory is None
     names_gpu = resources.gpu_product is not None or resources.gpu_memory is not None
     can_choose = resources.device == "cuda" and is_described and not names_gpu and spec.tuning.mode != "Fixed"
-    if not spec.tuning.chooses_product or can_choose:
+    # With throughput beside it the objectives contradict each other, which is told first and alone.
+    if not spec.tuning.chooses_product or "throughput" in spec.tuning.objectives or can_choose:
         return None
     advice = (
         "cost chooses the GPU product by what is predicted on each; use device cuda without gpuProduct and gpuMemory, "
@@ -433,8 +434,9 @@ RULES = (
     Rule(
         "spec",
         "spec.tuning.objectives",
-        "!('cost' in self.tuning.objectives) || (self.resources.device == 'cuda' && !has(self.resources.gpuProduct) && "
-        "!has(self.resources.gpuMemory) && !has(self.model.factory) && self.tuning.mode != 'Fixed')",
+        "!('cost' in self.tuning.objectives) || 'throughput' in self.tuning.objectives || "
+        "(self.resources.device == 'cuda' && !has(self.resources.gpuProduct) && !has(self.resources.gpuMemory) && "
+        "!has(self.model.factory) && self.tuning.mode != 'Fixed')",
         "objectives: cost chooses the GPU product by prediction; leave gpuProduct, gpuMemory, other devices, "
         "model.factory and mode Fixed out, or take throughput",
         _cost_has_products,

@@ -247,7 +247,7 @@ def test_a_space_that_was_edited_needs_another_study(tmp_path: Path, url: str, c
         ("sqlite+pysqlite:///:memory:", "keeps nothing"),
         ("sqlite:///file:any?mode=memory&cache=shared&uri=true", "keeps nothing"),
         ("nothing://eve:secret@host/study", "Can't load plugin"),
-        ("mysql://eve:secret@host/study", "needs a package that is not installed"),
+        ("mysql://eve:secret@host/study", "needs a package that is not installed: MySQLdb; give a database like"),
     ],
 )
 def test_a_storage_that_cannot_be_written_is_one_sentence(

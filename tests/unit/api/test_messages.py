@@ -32,6 +32,13 @@ def test_a_misspelt_choice_is_met_with_the_right_one() -> None:
     )
 
 
+def test_objectives_that_contradict_are_told_in_one_sentence() -> None:
+    told = problems(put(WHOLE, "spec.tuning.objectives", ["throughput", "cost"]))
+    assert told == {
+        "spec.tuning.objectives": "on one GPU product the fastest plan has the cheapest tokens; give throughput or cost"
+    }
+
+
 def test_an_unknown_sampler_is_met_with_those_there_are() -> None:
     advice = problems(put(WHOLE, "spec.tuning.sampler", "tpe"))["spec.tuning.sampler"]
     assert advice == "tpe is not allowed; did you mean TPE? use MemTune, TPE, GP or Random"
