@@ -9,6 +9,8 @@ from memtune.api.job import Job
 from memtune.units import parse_bytes
 
 TRAINER_CONTAINER = "trainer"
+# The module of MemTune's own trainer, as an argument of `python -m`.
+_BUILT_IN = "memtune_runner.trainer"
 _LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "tune run")
 
 
@@ -38,13 +40,23 @@ def is_plain_python(job: Job) -> bool:
 
     A shell, another program or the image's own entry point may start a launcher unseen.
     """
-    try:
-        container = _trainer(job)
-        words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
-    except (AttributeError, LookupError, TypeError):
-        return False
+    words = _command_line(job)
     program = words[0].rpartition("/")[2] if words else ""
     return program.startswith("python") and not any(launcher in " ".join(words) for launcher in _LAUNCHERS)
+
+
+def is_built_in(job: Job) -> bool:
+    """Whether the job trains with MemTune's own trainer: it has no template, or one that names it."""
+    return job.spec.template is None or _BUILT_IN in _command_line(job)
+
+
+def _command_line(job: Job) -> list[str]:
+    """Command and arguments of the training container; empty if the template has none of this shape."""
+    try:
+        container = _trainer(job)
+        return [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    except (AttributeError, LookupError, TypeError):
+        return []
 
 
 def _trainer(job: Job) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memtune.api.errors import Problem, SpecError, either
 from memtune.api.job import Job
 from memtune.api.model import Peft
-from memtune.api.trainer import is_plain_python, trainer_memory
+from memtune.api.trainer import is_built_in, is_plain_python, trainer_memory
 from memtune.api.training import EvaluationBlock
 from memtune.gpus.gpu import GPUS, Gpu, closest, nearest, of_product, slice_bytes, slice_of
 from memtune.memory.workload import Evaluation, Workload
@@ -138,7 +138,7 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         casts_frozen=spec.integration == "sdk",
         # Any other script, and the built-in trainer, may have code of its own.
         in_transformers=spec.model.hf_config is not None and spec.integration != "env",
-        recomputes_loss=spec.template is None,
+        recomputes_loss=is_built_in(job),
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
 

@@ -125,6 +125,21 @@ def test_a_plan_that_the_space_has_no_more_is_still_a_trial(model: PlanKnowledge
     assert propose(state) == most_promising(state)
 
 
+def test_a_closed_trial_enters_the_study_as_measured_and_is_not_to_be_beaten(model: PlanKnowledge) -> None:
+    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    gone = replace(fitted(model, 1, Plan.parse("bf16-z3-every4-mb1x8-oopt"), 1e9), closed=True)
+    state = after(model, gone, fitted(model, 2, plans[0]))
+    parameters = all_parameters(state)
+    study = optuna.create_study(direction="maximize")
+    study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
+    assert (study.trials[0].user_attrs["closed"], study.trials[0].value) == (True, 1e9)
+    assert MemTuneSampler(model, parameters).state(study.trials) == state
+    assert state.question.incumbent == 1000.0
+    assert propose(state) == most_promising(state)
+    for sampler in OF_OPTUNA:
+        assert propose(replace(state, sampler=sampler)) in set(model.plans)
+
+
 OF_OPTUNA = ["TPE", "GP", "Random"]
 
 

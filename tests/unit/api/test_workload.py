@@ -171,5 +171,6 @@ def test_an_integration_tells_what_a_step_keeps(
 
 
 def test_the_built_in_trainer_s_fused_loss_is_known_to_make_its_logits_again() -> None:
-    asked = (job(), job(integration="sdk", template=_template(["python", "train.py"])))
-    assert [to_workload(each, GPUS["h100-80gb"]).recomputes_loss for each in asked] == [True, False]
+    commands = (["python", "-m", "memtune_runner.trainer", "--steps", "100"], ["python", "train.py"])
+    asked = (job(), *(job(integration="sdk", template=_template(command)) for command in commands))
+    assert [to_workload(each, GPUS["h100-80gb"]).recomputes_loss for each in asked] == [True, True, False]
