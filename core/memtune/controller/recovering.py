@@ -16,7 +16,7 @@ from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.launching import others_hold_gpus, record_attempt
 from memtune.controller.messages import ended
-from memtune.controller.records import MOST_MISTAKES, last_attempt, mistakes, next_number, plan_of
+from memtune.controller.records import MOST_MISTAKES, ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
 from memtune.controller.retry_delay import backoff_of
 from memtune.controller.verdict import Verdict
@@ -63,6 +63,10 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
     most = context.job.spec.retry.max_disruptions
     if context.status.disruptions >= most:
         text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
+        # What failed before may be why it hangs.
+        before = mistakes(context.status.attempts)
+        if before and ended_as(last, Verdict.HUNG):
+            text = f"{text}. Before, {ended(before[-1])}"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
     return _again(context.having(disruptions=context.status.disruptions + 1), last)
 

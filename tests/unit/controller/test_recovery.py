@@ -76,6 +76,46 @@ def test_a_mistake_after_another_one_is_told_with_it() -> None:
     assert message.endswith("did not apply its plan: applied.microSteps is 2; no more GPUs are spent on it")
 
 
+def relaunch(cluster: SimulatedCluster) -> None:
+    """Begin the next attempt once its pause is over, if there is one."""
+    cluster.tick(600)
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        ("the checkpoint was not loaded", "KeyError: 'tokens'", "Before, attempt 1 "),
+        ("KeyError: 'tokens'", "KeyError: 'tokens'", "This was seen twice"),
+    ],
+)
+def test_a_training_that_hangs_between_two_mistakes_hides_neither(first: str, then: str, told: str) -> None:
+    cluster = launched()
+    hang = "no optimizer step ended for 600 s; the stack traces of all threads are in the log"
+    for ending, exit_code, message in ((Ending.ERROR, 1, first), (Ending.HUNG, 87, hang), (Ending.ERROR, 1, then)):
+        die(cluster, ending, exit_code, message=message, **SAVED)
+        relaunch(cluster)
+    message = condition(cluster, "Failed")["message"]
+    assert f"failed: {then}. {told}" in message
+    assert first in message
+    assert hang not in message, "a training that hangs is no mistake"
+    assert [each["verdict"] for each in cluster.status["attempts"]] == ["user-error", "hung", "user-error"]
+    assert cluster.status["disruptions"] == 1
+
+
+def test_a_mistake_before_a_hang_that_may_not_be_repeated_is_told() -> None:
+    cluster = launched(make_job(retry={"maxDisruptions": 0}))
+    for ending, exit_code, message in ((Ending.ERROR, 1, "KeyError: 'tokens'"), (Ending.HUNG, 87, "it hangs")):
+        die(cluster, ending, exit_code, message=message, **SAVED)
+        relaunch(cluster)
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "DisruptionsSpent"
+    assert "hung: it hangs" in failed["message"]
+    assert "KeyError: 'tokens'" in failed["message"]
+
+
 def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too() -> None:
     cluster = launched(make_job(template=template()))
     applied = Applied(micro_batch=4096, micro_steps=1, backend="none", compute_dtype="float32", weight_dtype="float16")
