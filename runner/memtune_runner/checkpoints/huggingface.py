@@ -16,15 +16,21 @@ from memtune.wire.report import Phase
 from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, refuse_root
 from memtune_runner.checkpoints.store import Store, discard
 from memtune_runner.rank import phases
+from memtune_runner.rank.progress import Trained
 from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 
 
-def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: Callable[[], bool]) -> Inherited:
+def trainer_save(
+    settings: Settings,
+    rotate: Callable[..., None] | None,
+    keeps: Callable[[], bool],
+    trained: Callable[[int], Trained],
+) -> Inherited:
     """Return the wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints by a limit.
 
-    ``keeps`` tells whether the next attempt may resume from a save.
+    ``keeps`` tells whether the next attempt may resume from a save, ``trained`` what the Trainer's steps come to.
     """
 
     def save(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
@@ -41,7 +47,7 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: 
         finally:
             trainer.args.save_total_limit, trainer.args.output_dir = limit, asked
         if is_kept:
-            complete(settings, directory, trainer.state.global_step * settings.global_batch, Format.HF_TRAINER)
+            complete(settings, directory, trained(trainer.state.global_step), Format.HF_TRAINER)
         if rotate is not None and limit and trainer.args.should_save:
             best = trainer.state.best_model_checkpoint
             rotate(str(output_dir), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
@@ -86,8 +92,8 @@ def resume_from(settings: Settings, asked: Any) -> Any:
     return asked
 
 
-def accelerate_save(settings: Settings, samples: Callable[[], int]) -> Inherited:
-    """Return the wrapper of ``Accelerator.save_state``. ``samples`` counts the samples trained over all ranks."""
+def accelerate_save(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
+    """Return the wrapper of ``Accelerator.save_state``. ``trained`` tells how far the training has come."""
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         project = accelerator.project_configuration
@@ -104,7 +110,7 @@ def accelerate_save(settings: Settings, samples: Callable[[], int]) -> Inherited
                 result = inherited(accelerator, given, *args, **kwargs)
         finally:
             project.total_limit = limit
-        complete(settings, directory, samples(), Format.ACCELERATE)
+        complete(settings, directory, trained(), Format.ACCELERATE)
         if project.automatic_checkpoint_naming and limit and current_ranks().rank == 0:
             _keep_newest(target.parent, limit)
         return _put_in_place(directory, target) if directory != target else result

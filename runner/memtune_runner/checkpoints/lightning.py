@@ -17,6 +17,7 @@ from memtune_runner.checkpoints import saving
 from memtune_runner.checkpoints.huggingface import resume_from as _resume_from
 from memtune_runner.checkpoints.store import Store
 from memtune_runner.rank import phases
+from memtune_runner.rank.progress import Trained
 from memtune_runner.rank.ranks import own_directory
 from memtune_runner.rank.settings import Settings
 
@@ -26,8 +27,11 @@ _FILE = "checkpoint.ckpt"
 _NEWEST = "last"
 
 
-def trainer_save(settings: Settings, keeps: Callable[[], bool]) -> Inherited:
-    """Return the wrapper of ``Trainer.save_checkpoint``. ``keeps`` tells whether an attempt may resume from it."""
+def trainer_save(settings: Settings, keeps: Callable[[], bool], trained: Callable[[int], Trained]) -> Inherited:
+    """Return the wrapper of ``Trainer.save_checkpoint``.
+
+    ``keeps`` tells whether an attempt may resume from a save, ``trained`` what the Trainer's steps come to.
+    """
 
     def save_checkpoint(
         inherited: Inherited, trainer: Any, filepath: Any, weights_only: Any = None, *args: Any, **kwargs: Any
@@ -36,30 +40,29 @@ def trainer_save(settings: Settings, keeps: Callable[[], bool]) -> Inherited:
             inherited(trainer, filepath, weights_only, *args, **kwargs)
         # After an exception other ranks may be elsewhere, and the weights may be in mid-step.
         if not weights_only and trainer.state.fn.value == "fit" and not trainer.interrupted and keeps():
-            keep(settings, lambda path: inherited(trainer, path), _samples(trainer, settings))
+            keep(settings, lambda path: inherited(trainer, path), trained(_steps(trainer)))
 
     return save_checkpoint
 
 
-def _samples(trainer: Any, settings: Settings) -> int:
-    """Return the samples that a Trainer has trained, by its own step count.
+def _steps(trainer: Any) -> int:
+    """Return the steps that a Trainer has made, by its own count.
 
     The watch also counts the steps of a learning-rate search, which are undone. A loop with manual optimization counts
     every optimizer.
     """
-    steps: int = trainer.global_step // max(len(trainer.optimizers), 1)
-    return steps * settings.global_batch
+    return int(trainer.global_step) // max(len(trainer.optimizers), 1)
 
 
-def keep(settings: Settings, write: Callable[[Path], None], samples: int) -> None:
+def keep(settings: Settings, write: Callable[[Path], None], trained: Trained) -> None:
     """Save a checkpoint for the next attempt, once per step."""
     newest = Store.last_completed
-    if settings.checkpoint_path is None or settings.is_probe or samples <= settings.resume_samples:
+    if settings.checkpoint_path is None or settings.is_probe or trained.steps <= settings.resumed_step:
         return
-    if newest is not None and newest.manifest.samples == samples:
+    if newest is not None and newest.manifest.step == trained.steps:
         return
     with phases.during(Phase.SAVE):
-        saving.save(settings, lambda directory: write(_in(directory, settings)), samples, Format.LIGHTNING)
+        saving.save(settings, lambda directory: write(_in(directory, settings)), trained, Format.LIGHTNING)
 
 
 def save_aside(inherited: Inherited, owner: Any, path: Any, *args: Any, **kwargs: Any) -> None:

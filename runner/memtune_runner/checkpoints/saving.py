@@ -14,7 +14,7 @@ from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
 from memtune_runner.rank import progress, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.progress import Progress, Trained
 from memtune_runner.rank.settings import Settings, read_settings
 
 _ON_EVERY_RANK = "call it on every rank, outside of any condition on the rank, once that rank has written its part"
@@ -34,18 +34,18 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
     if _is_kept(settings, saved):
         _check_samples(settings, samples)
         save_barrier.wait_for_all_ranks(f"checkpoint_saved({saved})", _ON_EVERY_RANK)
-        _complete(settings, saved, samples, Format.SCRIPT)
+        _complete(settings, saved, Trained(settings.resumed_step + progress.now().steps, samples), Format.SCRIPT)
 
 
-def save(settings: Settings, write: Callable[[Path], None], samples: int, checkpoint_format: Format) -> Path:
+def save(settings: Settings, write: Callable[[Path], None], trained: Trained, checkpoint_format: Format) -> Path:
     """Let all ranks write a new checkpoint into the job's store, complete it, and delete the oldest."""
-    return _store(settings, current_ranks()).save(write, _manifest(settings, samples, checkpoint_format))
+    return _store(settings, current_ranks()).save(write, _manifest(settings, trained, checkpoint_format))
 
 
-def complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
+def complete(settings: Settings, directory: Path, trained: Trained, checkpoint_format: Format) -> None:
     """Complete what all ranks have written; a probe's checkpoints stay incomplete."""
     if _is_kept(settings, directory):
-        _complete(settings, directory, samples, checkpoint_format)
+        _complete(settings, directory, trained, checkpoint_format)
 
 
 def begin(directory: Path) -> None:
@@ -130,8 +130,8 @@ def _warn_of_few(samples: int, trained: int, counted: int, now: Progress) -> Non
     )
 
 
-def _complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
-    _store(settings, current_ranks()).complete(directory, _manifest(settings, samples, checkpoint_format))
+def _complete(settings: Settings, directory: Path, trained: Trained, checkpoint_format: Format) -> None:
+    _store(settings, current_ranks()).complete(directory, _manifest(settings, trained, checkpoint_format))
 
 
 def _store(settings: Settings, ranks: Ranks) -> Store:
@@ -140,5 +140,5 @@ def _store(settings: Settings, ranks: Ranks) -> Store:
     return Store(settings.checkpoint_path, settings.attempt or 0, ranks, settings.job_uid)
 
 
-def _manifest(settings: Settings, samples: int, checkpoint_format: Format) -> Manifest:
-    return Manifest(samples // settings.global_batch, samples, settings.plan, settings.world, checkpoint_format)
+def _manifest(settings: Settings, trained: Trained, checkpoint_format: Format) -> Manifest:
+    return Manifest(trained.steps, trained.samples, settings.plan, settings.world, checkpoint_format)

@@ -22,6 +22,7 @@ from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
 from memtune_runner.rank import applied_knobs, phases
 from memtune_runner.rank.padding import padded
+from memtune_runner.rank.progress import Trained
 from memtune_runner.rank.settings import Settings
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
@@ -171,11 +172,11 @@ class Engine:
         checkpoint_format = engine_format(self.settings.plan)
         with phases.during(Phase.SAVE):  # gathering the states takes time and memory, too
             if directory is None:
-                return saving.save(self.settings, self._write, self.samples, checkpoint_format)
+                return saving.save(self.settings, self._write, Trained(self.steps, self.samples), checkpoint_format)
             directory = Path(directory)
             saving.begin(directory)
             self._write(directory)
-            saving.complete(self.settings, directory, self.samples, checkpoint_format)
+            saving.complete(self.settings, directory, Trained(self.steps, self.samples), checkpoint_format)
             return directory
 
     def _write(self, directory: Path) -> None:

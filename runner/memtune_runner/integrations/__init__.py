@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.progress import Trained
     from memtune_runner.rank.settings import Settings
 
 
@@ -24,13 +25,13 @@ def install(
     probe: Probe | None,
     imports: ImportWatch,
     patches: Patches,
-    samples: Callable[[], int],
+    trained: Callable[..., Trained],
     counted: Callable[[], int],
 ) -> TrainingLength:
     """Install the integration that the run asks for; `env` and `sdk` read the environment by themselves.
 
-    The result knows the length of the training. ``samples`` returns the samples trained over all ranks, by full steps;
-    ``counted`` those that this rank has trained in this process.
+    The result knows the length of the training. ``trained`` returns how far it has come, given a library's own count of
+    steps or none; ``counted`` the samples that this rank has trained in this process.
     """
     for framework in FRAMEWORKS:
         if settings.integration not in framework.integrations:
@@ -48,11 +49,11 @@ def install(
     if settings.integration in ("hf-trainer", "accelerate"):
         whole_model.install(settings, imports, patches)
     if settings.integration == "hf-trainer":
-        return hf_trainer.install(settings, probe, imports, patches)
+        return hf_trainer.install(settings, probe, imports, patches, trained)
     if settings.integration == "accelerate":
-        return accelerate.install(settings, probe, imports, patches, samples)
+        return accelerate.install(settings, probe, imports, patches, trained)
     if settings.integration == "lightning":
-        return lightning.install(settings, probe, imports, patches, samples, counted)
+        return lightning.install(settings, probe, imports, patches, trained, counted)
     return TrainingLength()
 
 

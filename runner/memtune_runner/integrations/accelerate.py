@@ -29,17 +29,18 @@ if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.progress import Trained
     from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 
 
 def install(
-    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
+    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, trained: Callable[[], Trained]
 ) -> Schedule:
     """Wrap Accelerator as soon as the script imports it. The result knows the length of the training."""
     arguments.refuse(settings)
-    prepared, schedule = Prepared(), Schedule(settings, samples)
+    prepared, schedule = Prepared(), Schedule(settings, lambda: trained().steps)
     if probe is not None:
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
@@ -49,7 +50,7 @@ def install(
         patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule))
         schedule.wrap_accelerator(module, patches)
         if probe is None:
-            patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, samples))
+            patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, trained))
             patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))

@@ -28,13 +28,20 @@ if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.progress import Trained
     from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"
 
 
-def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches) -> LibraryLength:
+def install(
+    settings: Settings,
+    probe: Probe | None,
+    imports: ImportWatch,
+    patches: Patches,
+    trained: Callable[[int], Trained],
+) -> LibraryLength:
     """Wrap TrainingArguments and Trainer as soon as the script imports them."""
     arguments.refuse(settings)
     length, first = LibraryLength(), FirstTraining(settings, "Trainer.train")
@@ -52,9 +59,8 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
         if probe is None:
             rotate = getattr(module, "rotate_checkpoints", None)
-            patches.wrap(
-                module.Trainer, "_save_checkpoint", huggingface.trainer_save(settings, rotate, first.keeps_saves)
-            )
+            saving = huggingface.trainer_save(settings, rotate, first.keeps_saves, trained)
+            patches.wrap(module.Trainer, "_save_checkpoint", saving)
         else:
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 

@@ -32,14 +32,14 @@ _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate l
 class Schedule(TrainingLength):
     """What a script sees of its training's length, and how far it trains.
 
-    ``samples`` returns the samples trained over all ranks.
+    ``steps`` returns the optimizer steps behind the weights.
     """
 
     is_known_at_end = True
 
-    def __init__(self, settings: Settings, samples: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, steps: Callable[[], int]) -> None:
         self._settings, self._plan = settings, settings.plan
-        self._passes = Passes(lambda: samples() // settings.global_batch, settings.plan.micro_batch)
+        self._passes = Passes(steps, settings.plan.micro_batch)
         self._own: int | None = None
         self._accelerator: Any = None
         self._accumulates = self._has_told_length = False
@@ -235,7 +235,7 @@ class Schedule(TrainingLength):
 
     def _place(self, batches: int | None) -> tuple[int, int]:
         """Return the checkpoint's epoch and its optimizer steps within that epoch."""
-        steps = self._settings.resume_samples // self._settings.global_batch
+        steps = self._settings.resumed_step
         return divmod(steps, math.ceil(batches / self._plan.accumulation)) if batches else (0, steps)
 
     def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
@@ -282,7 +282,7 @@ class Schedule(TrainingLength):
         accumulation = self._plan.accumulation
         if self._settings.resume_from is None or self._has_skipped:
             return asked * accumulation // self._own if self._own else asked
-        steps = self._settings.resume_samples // self._settings.global_batch
+        steps = self._settings.resumed_step
         epoch, steps_of_epoch = self._place(batches)
         epochs_told = epoch * self._in_scripts_batches(batches or 0)
         # Scripts count their own batches, or those that they got, now or under the plan that saved.

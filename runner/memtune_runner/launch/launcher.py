@@ -107,6 +107,7 @@ class Launcher:
         self._settings = replace(
             self._settings,
             resume_from=Path(found["directory"]) if found else None,
+            resume_step=found["step"] if found else None,
             resume_samples=found["samples"] if found else 0,
         )
 
@@ -286,7 +287,9 @@ def _terminated(node: int, signal_number: int) -> Ended:
 
 def _resumed_from(settings: Settings) -> str:
     found = resolve(settings)
-    return json.dumps({"directory": str(found.directory), "samples": found.samples}) if found else ""
+    if found is None:
+        return ""
+    return json.dumps({"directory": str(found.directory), "step": found.step, "samples": found.samples})
 
 
 def _with_newest(report: Report, checkpoints: Path | None) -> Report:

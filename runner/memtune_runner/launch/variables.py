@@ -27,6 +27,7 @@ def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) 
         common["OMP_NUM_THREADS"] = current.get("OMP_NUM_THREADS") or "1"
     # Empty means none. The checkpoint that the operator named may have been converted since.
     common[environment.RESUME_FROM] = str(settings.resume_from or "")
+    common[environment.RESUME_STEP] = str(settings.resumed_step)
     common[environment.RESUME_SAMPLES] = str(settings.resume_samples)
     if settings.device is Device.VIRTUAL:
         common["CUDA_VISIBLE_DEVICES"] = ""

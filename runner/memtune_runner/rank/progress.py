@@ -17,6 +17,16 @@ class Progress(NamedTuple):
     samples: int = 0
 
 
+class Trained(NamedTuple):
+    """Where a training is: the optimizer steps behind its weights and their samples over all ranks, from its start.
+
+    The last step of an epoch may have fewer samples than the others, so that neither tells the other.
+    """
+
+    steps: int
+    samples: int
+
+
 def _none() -> Progress:
     return Progress()
 

@@ -69,6 +69,7 @@ class Settings:
     deepspeed_config: Path | None = None
     checkpoint_path: Path | None = None
     resume_from: Path | None = None
+    resume_step: int | None = None
     resume_samples: int = 0
     report_path: Path | None = None
     report_log_tail: bool = True
@@ -118,8 +119,12 @@ class Settings:
         """
         if self.shrink is None or self.is_probe:
             return {}
-        resumed_step = self.resume_samples // self.global_batch
-        return {max(self.shrink.after_step - resumed_step, 0): self.shrink.left_bytes}
+        return {max(self.shrink.after_step - self.resumed_step, 0): self.shrink.left_bytes}
+
+    @property
+    def resumed_step(self) -> int:
+        """The optimizer steps behind the checkpoint; a run that is told none takes each as a full one."""
+        return self.resume_samples // self.global_batch if self.resume_step is None else self.resume_step
 
 
 def read_settings(variables: Mapping[str, str]) -> Settings:
@@ -161,6 +166,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         deepspeed_config=read.optional(environment.DEEPSPEED_CONFIG, Path, None),
         checkpoint_path=read.optional(environment.CHECKPOINT_PATH, Path, None),
         resume_from=read.optional(environment.RESUME_FROM, Path, None),
+        resume_step=read.optional(environment.RESUME_STEP, _natural, None),
         resume_samples=read.optional(environment.RESUME_SAMPLES, _natural, 0),
         report_path=read.optional(environment.REPORT_PATH, Path, None),
         report_log_tail=read.optional(environment.REPORT_LOG_TAIL, _flag, True),

@@ -39,7 +39,7 @@ from memtune_runner.rank.hang_grace import Patience
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.probe import Probe, ProbeFinished
-from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.progress import Progress, Trained
 from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.rank.settings import Settings, SettingsError
 from memtune_runner.rank.training_length import TrainingLength
@@ -122,13 +122,23 @@ class _Worker:
         self._imports.when_imported("torch", self._hook_torch)
         called_launchers.install(self._imports, self._patches, self._rank)
         self._length = integrations.install(
-            self._settings, self._probe, self._imports, self._patches, self._samples, self._counted
+            self._settings, self._probe, self._imports, self._patches, self._trained, self._counted
         )
 
-    def _samples(self) -> int:
-        """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
-        steps = _steps(self._watch) if self._watch else 0
-        return (self._load.samples if self._load else 0) + steps * self._settings.global_batch
+    def _trained(self, steps: int | None = None) -> Trained:
+        """Return how far this process's weights are trained; ``steps`` is a library's own count from the start.
+
+        The samples are counted from the first step on, before a script of another batch is found out. Where they
+        cannot be counted, each step is taken as a full one, also those that a loss scaler skipped.
+        """
+        settings = self._settings
+        is_loaded = self._load is not None and self._load.is_done
+        resumed = Trained(settings.resumed_step, settings.resume_samples) if is_loaded else Trained(0, 0)
+        if steps is None:
+            steps = resumed.steps + (_steps(self._watch) if self._watch else 0)
+        counted = self._counted() - self._length.discarded_samples
+        samples = counted * self._rank.world if counted > 0 else (steps - resumed.steps) * settings.global_batch
+        return Trained(steps, resumed.samples + samples)
 
     def _counted(self) -> int:
         """Return the samples that this rank has trained in this process; 0 if unknown."""

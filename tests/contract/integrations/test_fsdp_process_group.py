@@ -14,6 +14,7 @@ from memtune.wire.run import RunKind
 from memtune_runner import integrations
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.progress import Trained
 from memtune_runner.rank.settings import Settings
 
 
@@ -66,7 +67,7 @@ def test_gradients_on_the_host_have_one_that_adds_them_up_there(
     from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
     from transformers import TrainingArguments
 
-    integrations.install(settings, None, ImportWatch(), patches, lambda: 0, lambda: 0)
+    integrations.install(settings, None, ImportWatch(), patches, lambda: Trained(0, 0), lambda: 0)
     with pytest.raises(BegunError):
         Accelerator() if integration == "accelerate" else TrainingArguments(output_dir="unused")
     assert begun == [backend]

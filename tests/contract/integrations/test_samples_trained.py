@@ -171,3 +171,49 @@ def test_how_long_a_loop_of_the_scripts_own_is_to_be_nobody_knows(
     outcome = run(watched.SCRIPTS / name, integration, tmp_path, (), CHECKPOINT_PATH=saves, plan=plan)
     assert samples(outcome) == (trained, None)
     assert outcome.report.own_batch == own_batch
+
+
+@pytest.mark.parametrize(
+    ("library", "integration", "plan", "samples_per_step"),
+    [
+        ("trainer", "hf-trainer", PLAN.replace("mb2", "mb4"), 8),
+        ("accelerate", "accelerate", PLAN.replace("mb2", "mb4"), 8),
+        ("lightning", "lightning", PLAN.replace("mb2", "mb4"), 8),
+        ("fabric", "lightning", PLAN.replace("mb2x4", "mb4x1"), 2),
+    ],
+)
+def test_a_checkpoint_of_the_first_steps_counts_the_batches_that_the_script_makes(
+    library: str, integration: str, plan: str, samples_per_step: int, tmp_path: Path
+) -> None:
+    # After two steps nobody has found out yet that they are no batches of the plan.
+    script, saves = PROGRAMS / "own_batches.py", tmp_path / "saves"
+    run(script, integration, tmp_path, [library, str(saves)], CHECKPOINT_PATH=str(saves), ATTEMPT="0", plan=plan)
+    found = newest(saves)
+    assert found is not None
+    assert (found.manifest.step, found.manifest.samples) == (2, 2 * samples_per_step)
+
+
+def test_a_checkpoint_has_the_samples_of_short_steps_and_goes_on_from_its_step(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    first = run(script, "hf-trainer", tmp_path, ["--stop-after", "4"], **told, ATTEMPT="0")
+    found = newest(saves)
+    assert found is not None
+    assert (found.manifest.step, found.manifest.samples, first.report.checkpoint_samples) == (4, 29, 29)
+    told |= {"RESUME_FROM": str(found.directory), "RESUME_STEP": "4", "RESUME_SAMPLES": "29", "ATTEMPT": "1"}
+    again = run(script, "hf-trainer", tmp_path, (), **told)
+    assert (again.report.steps, again.report.resumed_samples, again.report.checkpoint_samples) == (2, 29, 42)
+    assert samples(again) == (42, 42)
+
+
+def test_a_loop_with_accelerate_skips_to_the_step_of_its_checkpoint(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "language_modeling.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    arguments = ["--epochs", "2", "--save-every", "10", "--output-dir", str(saves)]
+    run(script, "accelerate", tmp_path, arguments, **told, ATTEMPT="0")
+    found = newest(saves)
+    assert found is not None
+    assert (found.manifest.step, found.manifest.samples) == (10, 58 + 16), "the first epoch has eight steps"
+    told |= {"RESUME_FROM": str(saves / "step_10"), "RESUME_STEP": "10", "RESUME_SAMPLES": "74", "ATTEMPT": "1"}
+    again = run(script, "accelerate", tmp_path, [*arguments, "--resume-from", told["RESUME_FROM"]], **told)
+    assert (again.report.steps, samples(again)) == (6, (116, 116))

@@ -336,15 +336,17 @@ def test_a_plan_for_deepspeed_has_its_configuration_ready(place: Place) -> None:
 
 def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None:
     saves = place.directory / "saves"
-    saved = saves / "step-8"
+    saved = saves / "step-9"
     saved.mkdir(parents=True)
     plan = Plan.parse("fp32-ddp-none-mb1x1")
     (saved / "weights").write_bytes(b"12")
-    manifest = Manifest(step=8, samples=64, plan=plan, world=1, format=Format.DCP, files={"weights": 2})
+    manifest = Manifest(step=9, samples=64, plan=plan, world=1, format=Format.DCP, files={"weights": 2})
     manifests.write(saved, manifest)
-    script = place.script("import os; print(os.environ['MEMTUNE_RESUME_FROM'], os.environ['MEMTUNE_RESUME_SAMPLES'])")
+    script = place.script(
+        "import os; print(*(os.environ[f'MEMTUNE_RESUME_{each}'] for each in ('FROM', 'STEP', 'SAMPLES')))"
+    )
     launch = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
-    assert lines_of(launch, 0) == [f"{saved} 64"], launch.stderr
+    assert lines_of(launch, 0) == [f"{saved} 9 64"], launch.stderr
 
 
 def test_the_last_lines_of_a_failed_script_are_its_own(place: Place) -> None:

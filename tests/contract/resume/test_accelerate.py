@@ -17,8 +17,10 @@ from memtune.plans.resume import Format
 from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import huggingface, last_completed, newest
+from memtune_runner.rank import progress
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.progress import Progress, Trained
 from memtune_runner.rank.settings import Settings
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
@@ -51,12 +53,13 @@ class Job:
         from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
         from accelerate.utils import ProjectConfiguration  # type: ignore[import-untyped]  # as above
 
-        def samples() -> int:
-            return settings.resume_samples + self.steps * settings.global_batch
+        def trained() -> Trained:
+            steps = settings.resumed_step + self.steps
+            return Trained(steps, steps * settings.global_batch)
 
         self.steps = 0
         patches.undo()
-        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, samples))
+        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, trained))
         patches.wrap(Accelerator, "load_state", huggingface.accelerate_load(settings))
         self.accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(**project))
         model = torch.nn.Linear(2, 2)
@@ -180,10 +183,11 @@ def test_a_script_tells_of_its_own_checkpoints(
         "CHECKPOINT_PATH": str(tmp_path / "store"),
     }.items():
         monkeypatch.setenv(f"MEMTUNE_{name}", value)
+    monkeypatch.setattr(progress, "now", lambda: Progress(steps=4, samples=24))
     memtune_runner.checkpoint_saved(own, samples=24)
     found = newest(tmp_path / "store")
     assert found is not None
-    assert (found.manifest.samples, found.manifest.step, found.manifest.format) == (24, 3, Format.SCRIPT)
+    assert (found.manifest.samples, found.manifest.step, found.manifest.format) == (24, 4, Format.SCRIPT)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     memtune_runner.checkpoint_saved(elsewhere, samples=32)

@@ -13,6 +13,7 @@ from memtune.wire.run import RunKind
 from memtune_runner import integrations
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.progress import Trained
 from memtune_runner.rank.settings import Settings
 
 
@@ -24,7 +25,7 @@ def state() -> Iterator[Any]:
     plan = Plan.parse("fp32-ddp-none-mb1x1")
     settings = Settings(plan, RunKind.TRAIN, "accelerate", 1, 32, device=Device.VIRTUAL, gpu_memory_bytes=1)
     patches = Patches()
-    integrations.install(settings, None, ImportWatch(), patches, lambda: 0, lambda: 0)
+    integrations.install(settings, None, ImportWatch(), patches, lambda: Trained(0, 0), lambda: 0)
     PartialState._reset_state()
     yield PartialState
     patches.undo()

@@ -60,6 +60,8 @@ def test_what_a_virtual_gpu_loses_it_loses_at_a_step_of_the_training() -> None:
     assert shrinking() == {30: 1024}
     assert shrinking(MEMTUNE_RESUME_SAMPLES=str(25 * 16)) == {5: 1024}, "it goes on from step 25"
     assert shrinking(MEMTUNE_RESUME_SAMPLES=str(40 * 16)) == {0: 1024}, "what was lost stays lost"
+    short = {"MEMTUNE_RESUME_STEP": "25", "MEMTUNE_RESUME_SAMPLES": str(24 * 16 + 3)}
+    assert shrinking(**short) == {5: 1024}, "the last step of its epoch was a short one"
     assert shrinking(MEMTUNE_RUN_KIND="probe") == {}, "a probe is no part of the training"
 
 

@@ -77,9 +77,10 @@ def test_a_program_finds_the_hooks_before_its_own_python_path() -> None:
 
 
 def test_a_worker_is_told_what_it_goes_on_from() -> None:
-    resumed = replace(SETTINGS, resume_from=Path("/saves/step-8"), resume_samples=128)
+    resumed = replace(SETTINGS, resume_from=Path("/saves/step-8"), resume_step=9, resume_samples=128)
     found = of_worker(resumed, {}, is_program=False)
-    assert (found["MEMTUNE_RESUME_FROM"], found["MEMTUNE_RESUME_SAMPLES"]) == ("/saves/step-8", "128")
+    told = [found[f"MEMTUNE_RESUME_{each}"] for each in ("FROM", "STEP", "SAMPLES")]
+    assert told == ["/saves/step-8", "9", "128"]
     assert of_worker(SETTINGS, {"MEMTUNE_RESUME_FROM": "/old"}, is_program=False)["MEMTUNE_RESUME_FROM"] == ""
 
 

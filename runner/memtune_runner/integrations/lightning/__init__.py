@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.progress import Trained
     from memtune_runner.rank.settings import Settings
 
 _TRAINERS = ("lightning.pytorch", "pytorch_lightning")
@@ -27,16 +28,17 @@ def install(
     probe: Probe | None,
     imports: ImportWatch,
     patches: Patches,
-    samples: Callable[[], int],
+    trained: Callable[..., Trained],
     counted: Callable[[], int],
 ) -> LibraryLength:
     """Wrap Trainer and Fabric as soon as the script imports them."""
     strategies.refuse(settings)
     length = LibraryLength()
     for package in _TRAINERS:
-        trainer.install(package, settings, probe, imports, patches, trainer.FitLength(settings, length, counted))
+        fits = trainer.FitLength(settings, length, counted)
+        trainer.install(package, settings, probe, imports, patches, fits, trained)
     for package in _FABRICS:
-        fabric.install(package, settings, probe, imports, patches, samples, length)
+        fabric.install(package, settings, probe, imports, patches, trained, length)
     if settings.device is Device.VIRTUAL:
         _let_deepspeed_run_on_cpu(imports, patches)
     return length

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.progress import Trained
     from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
@@ -32,7 +33,7 @@ def install(
     probe: Probe | None,
     imports: ImportWatch,
     patches: Patches,
-    samples: Callable[[], int],
+    trained: Callable[[], Trained],
     length: TrainingLength,
 ) -> None:
     """Wrap the Fabric of one of the two packages."""
@@ -46,7 +47,7 @@ def install(
         patches.wrap(module.Fabric, "setup_module", _setup(settings, state))
         patches.wrap(module.Fabric, "setup_optimizers", state.setup_optimizers)
         patches.wrap(module.Fabric, "setup_dataloaders", _setup_dataloaders(settings, length))
-        patches.wrap(module.Fabric, "save", lightning.save_aside if probe is not None else _save(settings, samples))
+        patches.wrap(module.Fabric, "save", lightning.save_aside if probe is not None else _save(settings, trained))
         patches.wrap(module.Fabric, "load", _load(settings))
 
     imports.when_imported(f"{package}.fabric", wrap_fabric)
@@ -147,7 +148,7 @@ def _with(loader: Any, inner: Any) -> Any:
     return type(loader)(inner, device=loader.device)
 
 
-def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
+def _save(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
     def save(inherited: Inherited, fabric: Any, path: Any, state: Any, *args: Any, **kwargs: Any) -> None:
         from torch.optim import Optimizer
 
@@ -156,7 +157,7 @@ def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
         # Weights alone are a result; a training resumes from weights with their optimizer.
         if any(isinstance(each, Optimizer) for each in state.values()):
             # Only the first rank may know of the resume: it may have read the checkpoint for all.
-            done = fabric.broadcast(samples())
+            done = fabric.broadcast(trained())
             lightning.keep(settings, lambda directory: inherited(fabric, directory, state), done)
 
     return save

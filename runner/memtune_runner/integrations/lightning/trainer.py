@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memtune_runner.rank.imports import ImportWatch
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.progress import Trained
     from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
@@ -36,6 +37,7 @@ def install(
     imports: ImportWatch,
     patches: Patches,
     length: FitLength,
+    trained: Callable[[int], Trained],
 ) -> None:
     """Wrap the Trainer of one of the two packages."""
 
@@ -43,7 +45,8 @@ def install(
         fits = FirstTraining(settings, "Trainer.fit")
         patches.wrap(module.Trainer, "__init__", _init(settings, probe, package, fits, length))
         patches.wrap(module.Trainer, "fit", _fit(settings, probe, fits, length))
-        saving = lightning.trainer_save(settings, fits.keeps_saves) if probe is None else lightning.save_aside
+        kept = lightning.trainer_save(settings, fits.keeps_saves, trained)
+        saving = kept if probe is None else lightning.save_aside
         patches.wrap(module.Trainer, "save_checkpoint", saving)
 
     def wrap_data(module: Any) -> None:
