@@ -44,6 +44,9 @@ def install(
         lambda module: patches.wrap(module.BaseOptimizer, "apply", _refuse_step_of_keras),
     )
     imports.when_imported(
+        "fastai.optimizer", lambda module: patches.wrap(module.Optimizer, "step", _refuse_step_of_fastai)
+    )
+    imports.when_imported(
         "deepspeed.runtime.engine", lambda module: universal.detect_universal_checkpoints(module.DeepSpeedEngine)
     )
     if settings.integration in ("hf-trainer", "accelerate"):
@@ -59,6 +62,13 @@ def install(
 
 def _refuse(message: str) -> None:
     raise RefusedImportError(message)
+
+
+def _refuse_step_of_fastai(*_: Any, **__: Any) -> None:
+    raise BadInputError(
+        "fastai steps an optimizer of its own, which MemTune does not see: give the Learner one of torch's, as in "
+        "opt_func=partial(OptimWrapper, opt=torch.optim.AdamW) (docs/integrations.md)"
+    )
 
 
 def _refuse_step_of_keras(*_: Any, **__: Any) -> None:

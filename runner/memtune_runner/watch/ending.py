@@ -17,6 +17,7 @@ from memtune_runner.rank.failures import Failure
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
+from memtune_runner.watch.plan_check import unseen_steps
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch  # needs torch, which the script may never import
@@ -119,10 +120,7 @@ def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None)
         # The checkpoint may have been the end of the training, and rank 0 may have loaded it for all.
         return "" if load.is_done or rank.rank else load.unused
     if watch is not None and watch.counter.backward_passes:
-        return (
-            f"the script ended after {watch.counter.backward_passes} backward passes and no step of a torch optimizer: "
-            "MemTune sees the steps of torch.optim.Optimizer and its subclasses alone"
-        )
+        return f"the script ended after {unseen_steps(watch.counter.backward_passes)}"
     return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
 
 
@@ -135,9 +133,12 @@ def _measured(report: Report, watch: Watch) -> Report:
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
     evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
+    for once, text in (("evaluation", evaluation), ("untold saves", watch.saves.untold)):
+        if text:
+            script_warnings.warn(text, once=once)
     measured = replace(
         report,
-        warnings=script_warnings.collected(evaluation, watch.saves.untold),
+        warnings=script_warnings.collected(),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # The watchdog's thread reports a hang; its current device is GPU 0, and querying it might block.

@@ -142,6 +142,7 @@ class Watch:
     def backward_began(self) -> None:
         """Handle the start of the outermost backward pass."""
         self._check_resumed()
+        self._plan_check.backward_begins(self.counter.backward_passes, self.counter.steps + self.counter.skipped)
         phases.enter(Phase.BACKWARD)
         self._awaits_gradients = False
         self.counter.backward_began()

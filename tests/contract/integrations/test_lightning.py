@@ -83,17 +83,24 @@ def test_a_framework_that_no_integration_reaches_is_refused_when_it_is_imported(
     assert "it went on" not in outcome.output
 
 
-def test_a_step_of_keras_that_nobody_would_see_is_refused_before_it_is_made(tmp_path: Path) -> None:
-    module = tmp_path / "site" / "keras" / "src" / "optimizers"
-    module.mkdir(parents=True)
-    (module / "base_optimizer.py").write_text(
-        "class BaseOptimizer:\n    def apply(self, gradients): print('it stepped')\n"
-    )
+@pytest.mark.parametrize(
+    ("name", "optimizer", "step", "told"),
+    [
+        ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply", "Keras steps optimizers of its own"),
+        ("fastai.optimizer", "Optimizer", "step", "fastai steps an optimizer of its own"),
+    ],
+)
+def test_a_step_that_nobody_would_see_is_refused_before_it_is_made(
+    name: str, optimizer: str, step: str, told: str, tmp_path: Path
+) -> None:
+    module = (tmp_path / "site").joinpath(*name.split(".")).with_suffix(".py")
+    module.parent.mkdir(parents=True)
+    module.write_text(f"class {optimizer}:\n    def {step}(self): print('it stepped')\n")
     script = tmp_path / "site" / "script.py"
-    script.write_text("from keras.src.optimizers.base_optimizer import BaseOptimizer\nBaseOptimizer().apply([])\n")
+    script.write_text(f"from {name} import {optimizer}\n{optimizer}().{step}()\n")
     (outcome,) = run(script, "fp32-ddp-none-mb2x2", tmp_path, INTEGRATION="env")
     assert (outcome.report.ending, outcome.report.exit_code) == (Ending.BAD_INPUT, 88)
-    assert outcome.report.message.startswith("Keras steps optimizers of its own")
+    assert outcome.report.message.startswith(told)
     assert "it stepped" not in outcome.output
 
 

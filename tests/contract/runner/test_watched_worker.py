@@ -516,6 +516,34 @@ def test_a_script_that_updates_its_weights_without_an_optimizer_of_torchs_is_tol
     assert message.startswith("the script ended after 3 backward passes and no step of a torch optimizer")
 
 
+@pytest.mark.parametrize("kind", [RunKind.TRAIN, RunKind.PROBE])
+def test_a_training_whose_steps_nobody_sees_ends_long_before_its_end(directory: Path, kind: RunKind) -> None:
+    passes = 0
+
+    def loop() -> None:
+        nonlocal passes
+        model = model_of()
+        for _ in range(1000):
+            model(tokens(4)).logsumexp(-1).mean().backward()
+            passes += 1
+
+    with pytest.raises(BadInputError, match="256 backward passes and no step of a torch optimizer"):
+        watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", kind))
+    assert passes == 256
+    assert read_report(report_path(directory, RANK).read_bytes()).ending is Ending.BAD_INPUT
+
+
+def test_a_script_may_need_many_backward_passes_for_its_first_step(directory: Path) -> None:
+    def loop() -> None:
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(260):
+            model(tokens(4)).logsumexp(-1).mean().backward()
+        optimizer.step()
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x10")).steps == 1
+
+
 def test_a_process_that_need_not_train_leaves_no_report_unless_it_does(directory: Path) -> None:
     with watching(settings_of("fp32-ddp-none-mb4x2"), RANK, must_train=False):
         model_of()
