@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.controller.reasons import SPEC_CHANGED
+from memtune.controller.reasons import SCRIPT_WARNING, SPEC_CHANGED
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.input.earlier_result import begin_anew, earlier_result
 from memtune_cli.input.job_file import read_job
@@ -154,6 +154,7 @@ class _Screen:
         self._display = Display(unread=_interrupted_by_reader)
         self._story: JobView | None = None
         self._messages: list[str] = []
+        self._warnings: list[str] = []  # of the script, over the whole job
 
     def say(self, line: str) -> None:
         """Print a line that is not an event."""
@@ -163,6 +164,8 @@ class _Screen:
         """Print an event."""
         self._display.tell(without_shown(event.message, self._messages))
         self._messages.append(event.message)
+        if event.reason == SCRIPT_WARNING:
+            self._warnings.append(event.message)
 
     def interrupted(self) -> None:
         """The user interrupted the command."""
@@ -178,7 +181,7 @@ class _Screen:
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """Print what is new, and stop when the job is over."""
         view = with_local_path(after.manifest, self._directory)
-        for line in saying(self._story, view, self._messages):
+        for line in saying(self._story, view, self._messages, self._warnings):
             self._display.tell(line)
         self._story, self._messages = view, []
         self._display.show(self._page())

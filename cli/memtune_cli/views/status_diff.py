@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from memtune.controller.messages import ended
+from memtune.controller.messages import ended, replaced_batch, warning
 from memtune.controller.records import has_ended
 from memtune_cli.input.job_view import JobView
 
@@ -17,20 +17,36 @@ def without_shown(text: str, shown: Collection[str]) -> str:
     return text
 
 
-def saying(before: JobView | None, after: JobView, shown: Collection[str] = ()) -> list[str]:
-    """The job's current activity, if it changed, without the parts of its message already ``shown``."""
+def _without_warned(text: str, after: JobView, warned: Collection[str]) -> str:
+    """The text without the warnings at its end that one of ``warned`` ends in, too."""
+    attempts = after.status.attempts
+    for each in (warning(attempts[-1]) if attempts else "", replaced_batch(after.status)):
+        if each and any(shown.endswith(each) for shown in warned):
+            text = text.removesuffix(each).removesuffix("; ")
+    return text
+
+
+def saying(
+    before: JobView | None, after: JobView, shown: Collection[str] = (), warned: Collection[str] = ()
+) -> list[str]:
+    """The job's current activity, if it changed, without the parts of its message already ``shown`` or ``warned`` of.
+
+    Each of ``warned`` ends in what a script should change.
+    """
     was, now = before.status if before else None, after.status
     is_new_phase = was is None or was.phase != now.phase
     if was and not is_new_phase and was.message == now.message:
         return []
-    rest = "" if now.message in shown else without_shown(now.message, shown)
+    rest = _without_warned(now.message, after, warned)
+    rest = "" if rest in shown else without_shown(rest, shown)
     return [f"[{now.phase}] {rest}".rstrip()] if rest or is_new_phase else []
 
 
 def news(before: JobView | None, after: JobView) -> list[str]:
     """The changes between two states: runs that ended, and the current activity."""
-    said = saying(before, after)
     known = {run.name for run in (before or after).runs if has_ended(run)}
     endings = [ended(run) for run in after.runs if has_ended(run) and run.name not in known]
     # A job's message often repeats the outcome of its run.
-    return [line for line in endings if not any(line in sentence for sentence in said)] + said
+    said = saying(before, after)
+    endings = [line for line in endings if not any(line in sentence for sentence in said)]
+    return endings + saying(before, after, warned=endings)

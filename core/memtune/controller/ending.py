@@ -15,9 +15,10 @@ from memtune.controller.verdict import Verdict
 from memtune.units import over, span
 
 
-def completed(context: Context, reason: str, text: str) -> Context:
-    """Complete the job."""
-    context = context.with_condition("Complete", True, reason, text).saying(text)
+def completed(context: Context, reason: str, text: str, *warnings: str) -> Context:
+    """Complete the job; its message also has the ``warnings``, each of which was an event before."""
+    whole = "; ".join(filter(None, (text, *warnings)))
+    context = context.with_condition("Complete", True, reason, whole).saying(whole)
     return _quiet(context).telling("Normal", reason, text).having(phase="Succeeded")
 
 
@@ -116,6 +117,8 @@ def _last_lines(log: str, message: str) -> str:
     lines = [plain for each in log.splitlines() if (plain := line(each, _LINES))]
     while lines and lines[-1].removeprefix(_RUNNER) in message:
         lines.pop()
+    # A progress bar of the script may have been drawn after the refusal.
+    lines = [each for each in lines if not (each.startswith(_RUNNER) and each.removeprefix(_RUNNER) in message)]
     taken: list[str] = []
     while lines and len(" ".join([lines[-1], *taken])) <= _LINES:
         taken.insert(0, lines.pop())
@@ -137,5 +140,4 @@ def running(context: Context) -> Context:
         speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
-    text = "; ".join(filter(None, (text, replaced_batch(context.status), warning(last))))
-    return completed(context, reasons.SUCCEEDED, text)
+    return completed(context, reasons.SUCCEEDED, text, replaced_batch(context.status), warning(last))

@@ -121,10 +121,12 @@ def warning(record: RunStatus) -> str:
 
 
 def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str]:
-    """The event of a run's end."""
+    """The event of a run's end; what the script of a successful run should change has an event of its own."""
     is_good = record.verdict is None or ended_as(record, Verdict.SUCCEEDED)
     reason = reasons.RUN_ENDED if isinstance(record, AttemptStatus) else reasons.PROBE_ENDED
-    return "Normal" if is_good else "Warning", reason, ended(record)
+    is_warned = ended_as(record, Verdict.SUCCEEDED) and warning(record)
+    apart = record.model_copy(update={"message": None}) if is_warned else record
+    return "Normal" if is_good else "Warning", reason, ended(apart)
 
 
 def measured(record: RunStatus) -> str:

@@ -24,20 +24,24 @@ def warn(text: str, *, once: str) -> None:
         print(f"memtune: {text}", file=sys.stderr, flush=True)
 
 
-def collected(*more: str) -> str:
-    """Return all warnings of this process in order, then ``more``, each cut to its share of the report's field."""
-    texts = [*_texts.values(), *filter(None, more)]
-    left = LARGEST_WARNING - len(_BETWEEN) * (len(texts) - 1)
-    shares = [0] * len(texts)
-    by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    for before, place in enumerate(by_length):  # short texts leave their unused share to longer ones
-        shares[place] = min(len(texts[place]), left // (len(texts) - before))
-        left -= shares[place]
-    return _BETWEEN.join(_cut(text, share) for text, share in zip(texts, shares, strict=True))
+def collected() -> str:
+    """Return the warnings of this process in order, as many as fit whole into the report's field.
+
+    What a script should do stands at the end of a warning. So none is cut, except one that is too long by itself.
+    """
+    texts = list(_texts.values())
+    for told in range(len(texts), 0, -1):
+        whole = _joined(texts[:told], len(texts) - told)
+        if len(whole) <= LARGEST_WARNING:
+            return whole
+    if not texts:
+        return ""
+    too_many = len(_joined(texts[:1], len(texts) - 1)) - LARGEST_WARNING
+    return _joined([f"{texts[0][: -too_many - len(_CUT)]}{_CUT}"], len(texts) - 1)
 
 
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - len(_CUT)]}{_CUT}"
+def _joined(texts: list[str], others: int) -> str:
+    return _BETWEEN.join([*texts, *([f"{others} more in the log"] if others else [])])
 
 
 def reset() -> None:

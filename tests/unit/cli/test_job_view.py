@@ -227,7 +227,23 @@ def test_news_are_told_once() -> None:
     assert without_shown(f"{died}; its last lines: KeyError", [died]) == "its last lines: KeyError"
     assert without_shown(f"{died}, and more", [died]) == f"{died}, and more"
     assert saying(before, failed, [died]) == ["[Failed] No probe is left: all were tried"]
+    whole = f"{died}. No probe is left: all were tried"
+    assert saying(before, failed, [died, whole]) == ["[Failed]"], "the event had all of it"
     assert saying(job_view_of(told_job(message="it was")), after, [MESSAGE]) == []
+
+
+def test_what_a_script_should_change_is_told_once() -> None:
+    warned, own = "save below $MEMTUNE_CHECKPOINT_PATH", "the script's own numbers make it 3"
+    attempt = changed("attempts", -1, verdict="succeeded", endedAt="2026-11-26T16:00:00Z", message=warned)
+    status = {**attempt["status"], "phase": "Succeeded", "ownBatch": 3}
+    batch = f"an optimizer step takes training.globalBatchSize, {own}"
+    after = job_view_of({**attempt, "status": {**status, "message": f"it has ended well; {batch}; {warned}"}})
+    before = job_view_of(still_probing())
+    events = [f"attempt 2 (x): {warned}", f"probe 1 (x): {batch}"]
+    assert saying(before, after, ["it has ended well"], events) == ["[Succeeded]"]
+    assert saying(before, after, [], events) == ["[Succeeded] it has ended well"]
+    assert saying(before, after, ["it has ended well"], events[1:]) == [f"[Succeeded] {batch}; {warned}"]
+    assert sum(line.count(warned) for line in news(before, after)) == 1
 
 
 @pytest.mark.parametrize("status", [None, [], "odd", {"phase": 3}, {"probes": [{"name": 1}, 2]}, {"plan": "x"}])

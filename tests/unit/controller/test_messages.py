@@ -121,6 +121,7 @@ def test_what_a_script_should_do_otherwise_is_an_event_and_stands_in_the_job() -
     assert event.endswith(f": {WARNED}")
     assert cluster.status["attempts"][0]["message"] == WARNED
     assert cluster.status["message"].endswith(f"; {WARNED}")
+    assert [each for each in cluster.events if WARNED in each] == [event], "one output has all events"
 
 
 def test_a_run_that_fails_keeps_its_own_message_beside_the_warning() -> None:

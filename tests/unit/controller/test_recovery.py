@@ -65,6 +65,17 @@ def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
     assert f"; its last lines: Traceback (most recent call last): in read, {'y' * 300}. This was seen twice" in message
 
 
+def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_after_it() -> None:
+    refusal = "give the Learner an optimizer of torch's"
+    cluster = launched()
+    for _ in range(2):
+        die(cluster, Ending.BAD_INPUT, 88, log_tail=f"epoch 1\nmemtune: {refusal}\n0% [0/6]", message=refusal)
+        relaunch(cluster)
+    message = condition(cluster, "Failed")["message"]
+    assert message.count(refusal) == 1
+    assert "; its last lines: epoch 1 0% [0/6]. This was seen twice" in message
+
+
 def test_a_mistake_after_another_one_is_told_with_it() -> None:
     cluster = launched()
     die(cluster, Ending.PLAN_NOT_APPLIED, 89, message="applied.microSteps is 2", **SAVED)
