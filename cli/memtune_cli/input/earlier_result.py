@@ -19,9 +19,10 @@ def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
     if status.get("phase") not in ("Succeeded", "Failed"):
         return ""
     if _as_written(known) != _as_written(manifest):
+        # What to do comes first: the message of a failed job is long.
         raise InputError(
-            f"{directory} has the result of an earlier call ({status['phase']}: {status.get('message', '')}), and the "
-            f"job has been edited since; nothing was run; {begin_anew(directory)}"
+            f"nothing was run, because the job was edited after it had ended; {begin_anew(directory)}. The earlier "
+            f"call ended as {status['phase']}: {status.get('message', '')}"
         )
     return f"this is the result of an earlier call, and nothing is run now; {begin_anew(directory)}"
 

@@ -174,7 +174,8 @@ def test_the_result_of_another_job_is_not_given_for_that_of_an_edited_one(
     job["spec"] = {**job["spec"], "training": {**job["spec"]["training"], "globalBatchSize": 8}}
     said = refused(capsys, "run", written(tmp_path, job), "--state", str(state))
     assert f"{phase}: there is no script looop.py" in said
-    assert f"edited since; nothing was run; to begin anew, give another --state, or remove {state}" in said
+    what_to_do = f"to begin anew, give another --state, or remove {state}"
+    assert f"memtune: nothing was run, because the job was edited after it had ended; {what_to_do}. The earlier" in said
     assert json.loads((state / "job.json").read_text()) == before
 
 
