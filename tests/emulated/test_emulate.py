@@ -122,6 +122,21 @@ def test_ranks_that_a_script_starts_by_itself_are_one_that_stands_for_all(ranks:
     assert result["measured"]["peakBytes"]["allocated"] > 3 * 64 * MIB
 
 
+def test_ranks_that_start_processes_starts_are_one_and_its_script_waits_for_them_by_itself() -> None:
+    code, result = emulate(_SCRIPTS / "spawned.py", "--ranks", "8", arguments=("8", "start_processes"))
+    assert code == 0, result["printed"][-2000:]
+    assert "rank 0 of 8\nexit codes []\n" in result["printed"]
+    assert result["measured"]["peakBytes"]["allocated"] > 3 * 64 * MIB
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_lightning_trains_on_the_gpus_of_all_ranks(strategy: str) -> None:
+    code, result = emulate(_SCRIPTS / "lightning_ranks.py", "--ranks", "8", arguments=(strategy,))
+    assert code == 0, result["printed"][-2000:]
+    assert "of ranks 8\n" in result["printed"]
+    assert result["measured"]["peakBytes"]["allocated"] > 3 * 64 * MIB
+
+
 def test_ranks_that_a_script_starts_by_itself_and_nobody_was_told_of_are_told() -> None:
     code, result = emulate(_SCRIPTS / "spawned.py", arguments=("2",))
     assert code == 1

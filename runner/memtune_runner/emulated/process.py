@@ -53,7 +53,7 @@ class Emulation:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches)
             os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
             if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
-                _compile_without_timing()
+                compile_without_timing()
         else:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following())
@@ -87,13 +87,16 @@ class Emulation:
         }
 
 
-def _compile_without_timing() -> None:
+def compile_without_timing() -> None:
     """Compile as in the default mode, whatever the script sets: no kernel takes time here, and no graph is captured."""
     from torch._inductor import config
 
     entries: Any = config._config  # type: ignore[attr-defined]  # made when torch imports it
     for name in _TIMED:
-        entries[name].env_value_force = False  # before what a script assigns, or gives to torch.compile
+        if hasattr(entries[name], "env_value_force"):
+            entries[name].env_value_force = False  # before what a script assigns, or gives to torch.compile
+        else:
+            entries[name] = False  # up to torch 2.5, where a script's own setting wins
     watch = ImportWatch()
     watch.when_imported("torch._dynamo.backends.cudagraphs", _never_capture)
     watch.install()

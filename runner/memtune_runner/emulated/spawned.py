@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from memtune_runner.emulated.ranks import GPUS_PER_NODE
+from memtune_runner.rank.imports import ImportWatch
+
+# Lightning is one package or several.
+_LIGHTNING = ("lightning.fabric.accelerators.cuda", "lightning_fabric.accelerators.cuda")
 
 
 def install(ranks: int) -> None:
-    """Replace `torch.multiprocessing.spawn`, whose processes would have an emulated GPU each that nobody reads."""
+    """Replace what starts processes in torch, which would have an emulated GPU each that nobody reads."""
     package: Any = import_module("torch.multiprocessing")
     import_module("torch.multiprocessing.spawn")
     module: Any = sys.modules["torch.multiprocessing.spawn"]  # the package has a function of the same name
-    plain = module.spawn
+    plain = module.start_processes  # `spawn` calls it, too
 
     @functools.wraps(plain)
-    def spawn(
+    def start_processes(
         fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, *rest: Any, **more: Any
     ) -> Any:
         if nprocs not in (1, ranks, min(ranks, GPUS_PER_NODE)):
@@ -33,12 +38,32 @@ def install(ranks: int) -> None:
         fn(0, *args)
         return None if join else _Ended()
 
-    module.spawn = package.spawn = spawn
+    module.start_processes = package.start_processes = start_processes
+    _count_gpus_for_lightning()
 
 
 class _Ended:
-    """What `spawn` returns to a script that waits for the processes by itself."""
+    """What torch returns to a script that waits for the processes by itself."""
+
+    def __init__(self) -> None:
+        self.processes: list[Any] = []
+
+    def pids(self) -> list[int]:
+        """Return the process that stood for all."""
+        return [os.getpid()]
 
     def join(self, *_: Any, **__: Any) -> bool:
         """Say that all processes have ended."""
         return True
+
+
+def _count_gpus_for_lightning() -> None:
+    """Let Lightning find a GPU for each rank of the node: it refuses more devices than there are, and uses one."""
+    watch = ImportWatch()
+    for name in _LIGHTNING:
+        watch.when_imported(name, _count_ranks)
+    watch.install()
+
+
+def _count_ranks(module: Any) -> None:
+    module.num_cuda_devices = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

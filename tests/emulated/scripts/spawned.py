@@ -1,11 +1,11 @@
-"""Starts its ranks by itself, as scripts without a launcher do; the first argument is their number."""
+"""Starts its ranks by itself, as scripts without a launcher do; the arguments are their number and what starts them."""
 
 import os
 import sys
 
 import torch
 from torch import distributed, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import spawn, start_processes
 
 
 def train(rank: int, world: int) -> None:
@@ -20,4 +20,10 @@ def train(rank: int, world: int) -> None:
 
 if __name__ == "__main__":
     ranks = int(sys.argv[1]) if sys.argv[1:] else torch.cuda.device_count()
-    spawn(train, args=(ranks,), nprocs=ranks)
+    if sys.argv[2:] == ["start_processes"]:
+        started = start_processes(train, (ranks,), ranks, join=False, start_method="forkserver")
+        while not started.join():
+            pass
+        print("exit codes", [process.exitcode for process in started.processes])
+    else:
+        spawn(train, args=(ranks,), nprocs=ranks)
