@@ -1,7 +1,7 @@
 """Published runs of other packages: the packages of each project's environment, and the arguments of each run.
 
 Packages have the releases that the source names or that require each other, as far as PyPI and the emulated GPU have
-them: torch is 2.6.0 if the source names an older one.
+them: torch is 2.6.0 if the source names an older one, or 2.5.1 where that matters.
 """
 
 from __future__ import annotations
@@ -232,15 +232,11 @@ _TORCHTUNE = Source(
         "triton==3.2.0",
     ),
     {
-        "tune-01": _full(
-            _ADAMW, _AT_ONCE, "enable_activation_checkpointing=False", "loss._component_=torch.nn.CrossEntropyLoss"
-        ),
         "tune-03": _full(_ADAMW, _AT_ONCE, _COMPILED, "enable_activation_checkpointing=False"),
         # 8 bytes for each weight are left after its first step: it was the fused AdamW, the others do not show.
         "tune-04": _full(_ADAMW, "optimizer.fused=True", _AT_ONCE, _COMPILED),
         "tune-05": _full(_ADAMW, _IN_BACKWARD, _COMPILED),
         "tune-06": _full(_ADAMW, _IN_BACKWARD, _OFFLOADED, _COMPILED),
-        "tune-07": _full("optimizer._component_=bitsandbytes.optim.AdamW8bit", _IN_BACKWARD, _OFFLOADED, _COMPILED),
         "tune-08": _adapted("3B_lora_single_device"),
         "tune-09": _adapted("3B_qlora_single_device"),
         "tune-16": (
@@ -248,6 +244,30 @@ _TORCHTUNE = Source(
         ),
     },
     gpu="a100-80gb",
+)  # fmt: skip
+
+# Before torch 2.6, inductor does not keep what torchao's compiled step computes of a weight in one kernel.
+_OLDER = {
+    "torch===2.6.0": "torch===2.5.1", "triton==3.2.0": "triton==3.1.0", "torchao==0.8.0": "torchao==0.7.0",
+    "torchvision==0.21.0": "torchvision==0.20.1",
+}  # fmt: skip
+_TORCHTUNE_OLDER = _TORCHTUNE._replace(
+    packages=tuple(_OLDER.get(package, package) for package in _TORCHTUNE.packages),
+    rows={
+        "tune-07": _full(
+            "optimizer._component_=torchao.prototype.low_bit_optim.AdamW8bit", _IN_BACKWARD, _OFFLOADED, _COMPILED
+        ),
+    },
+)
+# The norm of torchtune up to 0.4 keeps one copy less of its input in fp32.
+_TORCHTUNE_FORMER = _TORCHTUNE_OLDER._replace(
+    packages=tuple(package.replace("torchtune==0.5.0", "torchtune==0.4.0") for package in _TORCHTUNE_OLDER.packages),
+    rows={
+        "tune-01": _full(
+            _ADAMW, _AT_ONCE, "enable_activation_checkpointing=False", "loss._component_=torch.nn.CrossEntropyLoss",
+            "epochs=1",
+        ),
+    },
 )  # fmt: skip
 
 _BERT = _config(
@@ -284,5 +304,7 @@ SOURCES = {
     "fms-acceleration-granite": _POWER,
     "cogvideox-factory": _COGVIDEOX,
     "torchtune": _TORCHTUNE,
+    "torchtune-torch-2.5": _TORCHTUNE_OLDER,
+    "torchtune-0.4": _TORCHTUNE_FORMER,
     "transformers": _TRANSFORMERS,
 }

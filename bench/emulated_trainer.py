@@ -41,7 +41,6 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def built(options: argparse.Namespace) -> Any:
     """The model, with its device and its trainable part."""
     config = transformers.AutoConfig.for_model(**json.loads(options.config))
-    config.use_cache = False
     kind = getattr(transformers, f"AutoModelFor{options.task}")
     torch.set_default_dtype(_DTYPES[options.weights])
     with no_init_weights(_enable=True):

@@ -137,6 +137,13 @@ def test_virtual_memory_counts_when_it_is_made_and_not_when_it_is_reserved(libra
     assert library.cuMemAddressFree(address, size) == 0
 
 
+def test_the_driver_has_what_newer_tritons_ask_it(library: Any) -> None:
+    capturing = ctypes.c_int(1)
+    assert library.cuStreamIsCapturing(None, ctypes.byref(capturing)) == 0
+    assert capturing.value == 0
+    assert library.cuModuleUnload(None) == 0
+
+
 def test_peers_hold_what_this_rank_holds(library: Any) -> None:
     communicator, ranks = ctypes.c_void_p(), ctypes.c_int()
     identity = (ctypes.c_char * 128)()

@@ -63,6 +63,7 @@ int cuMemSetAccess(uint64_t address, size_t size, const void *access, size_t cou
 int cuModuleLoad(void **module) { return *module = new_handle(), SUCCESS; }
 int cuModuleLoadData(void **module) { return *module = new_handle(), SUCCESS; }
 int cuModuleLoadDataEx(void **module) { return *module = new_handle(), SUCCESS; }
+int cuModuleUnload(void) { return SUCCESS; }
 int cuModuleGetFunction(void **function) { return *function = new_handle(), SUCCESS; }
 int cuFuncSetAttribute(void) { return SUCCESS; }
 int cuFuncSetCacheConfig(void) { return SUCCESS; }

@@ -29,6 +29,7 @@ int cudaStreamGetPriority(void *stream, int *priority) { return (void)stream, *p
 int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -5, SUCCESS; }
 int cudaStreamBeginCapture(void *stream, int mode) { return (void)stream, (void)mode, fail(CANNOT_CAPTURE); }
 int cudaStreamIsCapturing(void *stream, int *status) { return (void)stream, *status = 0, SUCCESS; }
+int cuStreamIsCapturing(void *stream, int *status) { return cudaStreamIsCapturing(stream, status); }
 
 /* Release 13 has one more result at the end; the two first are the only ones that are read when nothing is captured. */
 int cudaStreamGetCaptureInfo(void *stream, int *status, uint64_t *id) {
