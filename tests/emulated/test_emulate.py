@@ -129,6 +129,20 @@ def test_ranks_that_start_processes_starts_are_one_and_its_script_waits_for_them
     assert result["measured"]["peakBytes"]["allocated"] > 3 * 64 * MIB
 
 
+def test_a_function_that_torchruns_agent_starts_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
+        "def train():\n    torch.distributed.init_process_group('nccl')\n"
+        "    return torch.ones(torch.distributed.get_world_size(), device='cuda').numel()\n"
+        "if __name__ == '__main__':\n    config = LaunchConfig(1, 1, 8, rdzv_endpoint='localhost:0')\n"
+        "    print('returned', elastic_launch(config, train)())\n"
+    )
+    code, result = emulate(script, "--ranks", "8", "--time-limit", "60")
+    assert code == 0, result["printed"][-2000:]
+    assert "returned {0: 8}\n" in result["printed"]
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_lightning_trains_on_the_gpus_of_all_ranks(strategy: str) -> None:
     code, result = emulate(_SCRIPTS / "lightning_ranks.py", "--ranks", "8", arguments=(strategy,))

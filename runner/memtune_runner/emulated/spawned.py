@@ -39,7 +39,11 @@ def install(ranks: int) -> None:
         return None if join else _Ended()
 
     module.start_processes = package.start_processes = start_processes
-    _count_gpus_for_lightning()
+    watch = ImportWatch()
+    for name in _LIGHTNING:
+        watch.when_imported(name, _count_ranks)
+    watch.when_imported("torch.distributed.launcher.api", _launch_no_agent)
+    watch.install()
 
 
 class _Ended:
@@ -57,13 +61,19 @@ class _Ended:
         return True
 
 
-def _count_gpus_for_lightning() -> None:
-    """Let Lightning find a GPU for each rank of the node: it refuses more devices than there are, and uses one."""
-    watch = ImportWatch()
-    for name in _LIGHTNING:
-        watch.when_imported(name, _count_ranks)
-    watch.install()
-
-
 def _count_ranks(module: Any) -> None:
+    """Let Lightning find a GPU for each rank of the node: it refuses more devices than there are, and uses one."""
     module.num_cuda_devices = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _launch_no_agent(module: Any) -> None:
+    """Run a function that torchrun's agent would start: the agent would wait for what all ranks return."""
+    plain = module.launch_agent
+
+    @functools.wraps(plain)
+    def launch_agent(config: Any, entrypoint: Any, args: list[Any], **more: Any) -> Any:
+        if not callable(entrypoint) or str(config.nproc_per_node) != os.environ.get("LOCAL_WORLD_SIZE"):
+            return plain(config, entrypoint, args, **more)
+        return {0: entrypoint(*args)}
+
+    module.launch_agent = launch_agent
