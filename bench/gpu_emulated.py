@@ -2,7 +2,8 @@
 
     PYTHONPATH=core:operator:runner:cli:bench python bench/gpu_emulated.py GPU FOLDER [--model MODEL] [--most N]
 
-Each pair runs as it does on the GPU (bench/gpu_measure.py) and is kept in FOLDER, as bench/gpu_truth.py keeps its own.
+Each pair runs as it does on the GPU (bench/gpu_measure.py) and is kept in FOLDER, as bench/gpu_truth.py keeps its own,
+with the GPU that is emulated and the versions of the libraries.
 Weights are made on the CPU, so that pairs for which the host has too little memory are left out, with the reason.
 """
 
@@ -14,21 +15,40 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_measure import RAN_OUT, command, variables
 from gpu_pairs import MODELS, PAIRS, Pair, in_turns
 from gpu_results import Results
 from gpu_score import Result
-from gpu_truth import last_words
+from gpu_table import Machine
+from gpu_truth import last_words, told
 
+from memtune.gpus.gpu import chip_of, find
 from memtune.memory.formulas.shape import shape_of
 from memtune.units import GIB, gib
 
 _ROOT = Path(__file__).parents[1]
 _PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
 _LIMIT_SECONDS = 900
+# Without the packages of this Python, whose torch is a CPU build.
+_PATH = {"PYTHONPATH": os.pathsep.join(str(_ROOT / each) for each in ("core", "operator", "runner", "cli", "bench"))}
 _FP32_BYTES, _LIBRARIES_BYTES = 4, 2 * GIB
+_VERSIONS = """
+import json, platform, torch
+from gpu_table import installed
+told = {"cuda": str(torch.version.cuda), "torch": torch.__version__, "deepspeed": installed("deepspeed")}
+print(json.dumps({**told, "python": platform.python_version()}))
+"""
+
+
+def machine(gpu: str) -> Machine:
+    """The emulated GPU, with the versions of the Python that trains on it."""
+    words, environment = [str(_PYTHON), "-c", _VERSIONS], {**os.environ, **_PATH}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    versions = json.loads(done.stdout.splitlines()[-1])
+    return Machine(chip_of(gpu).product, find(gpu).usable_bytes, "none, it is emulated", **versions)
 
 
 def emulated(pair: Pair, gpu: str, free_bytes: int) -> Result:
@@ -41,17 +61,21 @@ def emulated(pair: Pair, gpu: str, free_bytes: int) -> Result:
         [*words, "--time-limit", str(_LIMIT_SECONDS), "--", str(_PYTHON), *command(pair)[1:]],
         env=_variables(pair), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if done.stdout and json.loads(done.stdout)["exitCode"] == RAN_OUT:
+    if _exit_code(done.stdout) == RAN_OUT:
         return Result(pair, ran_out=True)
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
-    return Result(pair, **json.loads(next(line for line in done.stderr.splitlines() if line.startswith("{"))))
+    return told(pair, done.stderr)
+
+
+def _exit_code(output: str) -> int | None:
+    with suppress(ValueError, KeyError, TypeError):  # `memtune emulate` itself failed
+        return int(json.loads(output)["exitCode"])
+    return None
 
 
 def _variables(pair: Pair) -> dict[str, str]:
-    """Without the packages of this Python, whose torch is a CPU build."""
-    path = os.pathsep.join(str(_ROOT / each) for each in ("core", "operator", "runner", "cli", "bench"))
-    return {**variables(pair, dict(os.environ)), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {**variables(pair, dict(os.environ)), **_PATH, "OMP_NUM_THREADS": "1"}
 
 
 def _free_bytes() -> int:
@@ -68,6 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=int, help="measure at most so many pairs")
     options = parser.parse_args(arguments)
     kept = Results(options.folder)
+    try:
+        kept.begin(machine(options.gpu))
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        print(f"gpu_emulated: {error}", file=sys.stderr)
+        return 1
     pairs = in_turns(pair for pair in PAIRS if not options.model or pair.model in options.model)
     waiting = [pair for pair in pairs if pair not in kept.of_pairs or kept.of_pairs[pair].problem]
     for number, pair in enumerate(waiting[: options.most], start=1):

@@ -1,22 +1,23 @@
 """Stores GPU measurements pair by pair in a folder, so that an interrupted run can be continued.
 
-``pairs.jsonl`` has a line for each machine and for each pair, with its measurement; ``fixtures.zip`` the allocator
-requests of some pairs (bench/gpu_snapshot.py).
+``pairs.jsonl`` has a line for each machine and for each pair, with its measurement; ``fixtures.jsonl`` one for the
+allocator's requests of some pairs (bench/gpu_snapshot.py), compressed. Both are only ever appended to: a process that
+is killed loses the line that it was writing, and none before it.
 """
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 from gpu_pairs import Pair
 from gpu_score import Result
 from gpu_table import Machine
 
-PAIRS_FILE, FIXTURES_FILE = "pairs.jsonl", "fixtures.zip"
+PAIRS_FILE, FIXTURES_FILE = "pairs.jsonl", "fixtures.jsonl"
 
 
 class Results:
@@ -31,9 +32,6 @@ class Results:
         for line in written.splitlines():
             with suppress(json.JSONDecodeError):  # a process that was killed while writing
                 self._read(json.loads(line))
-        if path and written and not written.endswith("\n"):
-            with path.open("a", encoding="utf-8") as file:
-                file.write("\n")
 
     def begin(self, machine: Machine) -> None:
         """Start measuring on this machine. A later one may have another driver, but not another GPU."""
@@ -44,19 +42,16 @@ class Results:
                 )
         if machine not in self.machines:
             self.machines.append(machine)
-            self._write(machine._asdict())
+            self._write(PAIRS_FILE, machine._asdict())
 
     def add(self, result: Result) -> None:
         """Store a pair's measurement."""
         self.of_pairs[result.pair] = result
-        self._write({**result._asdict(), "pair": result.pair._asdict()})
+        self._write(PAIRS_FILE, {**result._asdict(), "pair": result.pair._asdict()})
 
     def add_fixture(self, fixture: Path) -> None:
-        """Store a fixture."""
-        if self.folder is not None:
-            with ZipFile(self.folder / FIXTURES_FILE, "a") as archive:  # gzip has compressed it
-                if fixture.name not in archive.namelist():
-                    archive.write(fixture, fixture.name)
+        """Store a fixture; a later one of its name replaces it when they are unpacked."""
+        self._write(FIXTURES_FILE, {"name": fixture.name, "gz": b64encode(fixture.read_bytes()).decode("ascii")})
 
     def _read(self, line: dict[str, Any]) -> None:
         if "pair" not in line:
@@ -65,9 +60,11 @@ class Results:
         result = Result(**{**line, "pair": Pair(**line["pair"])})
         self.of_pairs[result.pair] = result
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, name: str, line: dict[str, Any]) -> None:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / PAIRS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with (self.folder / name).open("ab+") as file:
+            # The last line of a process that was killed as it wrote has no end.
+            is_cut_off = file.seek(0, 2) and file.seek(-1, 2) >= 0 and file.read(1) != b"\n"
+            file.write(f"{chr(10) if is_cut_off else ''}{json.dumps(line)}\n".encode())

@@ -60,7 +60,7 @@ def this_machine() -> Machine:
         driver=_driver(),
         cuda=str(torch.version.cuda),
         torch=torch.__version__,
-        deepspeed=_installed("deepspeed"),
+        deepspeed=installed("deepspeed"),
         python=platform.python_version(),
     )
 
@@ -72,12 +72,15 @@ def report(
     results: Sequence[Result],
     traces: Mapping[str, TracedModel],
     emulated: Mapping[Pair, Result] | None = None,
+    emulated_on: Sequence[Machine] = (),
 ) -> list[str]:
     """The whole page, by formulas and by the models' traces. It only contains measured pairs.
 
     The machines have one kind of GPU; their drivers and libraries may differ. ``emulated`` is what the same pairs took
-    on an emulated GPU.
+    on an emulated GPU, on these machines; of another GPU, it is left out.
     """
+    if any(each.gpu.name != machines[0].gpu.name for each in emulated_on):
+        emulated = None
     gpu = machines[0].gpu
     both = ways(gpu, traces)
     lines = [
@@ -92,7 +95,12 @@ def report(
         f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved while the model steps, and the",
         "CUDA context beside it; *building* is what was reserved at most before the first step, and *building by",
         "formulas* are the weights, states and buffers of then, without what is unused of the allocator's segments.",
-        *(["*Emulated* is *device* on an emulated GPU, measured beforehand."] if emulated else ()),
+        *(["*Emulated* is *device* on an emulated GPU, measured beforehand:"] if emulated else ()),
+        *(
+            f"{each.product} ({each.usable_bytes / GIB:.1f} GiB), CUDA {each.cuda}, torch {each.torch}, DeepSpeed "
+            f"{each.deepspeed}, Python {each.python}."
+            for each in (emulated_on if emulated else ())
+        ),
         "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
         "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",
@@ -227,7 +235,8 @@ def _driver() -> str:
     return told[0] if told else "unknown"
 
 
-def _installed(package: str) -> str:
+def installed(package: str) -> str:
+    """The version of a package."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -5,8 +5,9 @@
 ``--folder DIRECTORY`` keeps what each pair took: a call that finds it goes on with the pairs that are missing, then
 with those that failed, and prints the page without a GPU, too. ``--fixtures`` also keeps there what each pair asked the
 allocator for. ``--seconds N`` ends a call in time. Before it measures, it traces the models on the CPU;
-``--measure-only`` spends no time of a GPU on that, and prints no page. Where neither GPU nor results are, it ends with
-2 and one sentence.
+``--measure-only`` spends no time of a GPU on that, and prints no page, but how many pairs it measured: it ends with 1
+if one of them failed, or if none was measured although some wait. Where neither GPU nor results are, it ends with 2 and
+one sentence.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from gpu_measure import RAN_OUT, command, variables
 from gpu_pairs import PAIRS, Pair, in_turns, split
@@ -33,13 +36,25 @@ from memtune.memory.traced_model import TracedModel
 from memtune_runner.rank.preflight import no_gpu
 
 NO_GPU = 2
-# A pair of the largest model takes a minute, mostly to fill the weights. With less than _LEAST left, none is started.
-_LIMIT_SECONDS, _LEAST_SECONDS = 180.0, 20.0
+# A pair of the largest model takes a minute, mostly to fill the weights; a small one that hangs leaves time to others.
+LIMIT_SECONDS = {"0.1B": 60.0, "0.5B": 60.0, "1.1B": 60.0, "3B": 90.0, "7B": 120.0, "13B": 180.0}
+# With less than that left, no pair is started.
+_LEAST_SECONDS = 20.0
+# torch is imported in so long, also from a cold disk. A process that seems older was started by an odd clock.
+_OLDEST_SECONDS = 60.0
 _LAST_CHARACTERS = 300
 
 
-def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LIMIT_SECONDS) -> Result:
+class Counts(NamedTuple):
+    """What a call came to: pairs that it measured, with those that ran out of memory, and pairs that failed."""
+
+    measured: int = 0
+    failed: int = 0
+
+
+def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float | None = None) -> Result:
     """Measure a pair in its own process, and write its fixture if one is requested."""
+    limit_seconds = limit_seconds or LIMIT_SECONDS[pair.model]
     try:
         done = subprocess.run(
             command(pair, fixture),
@@ -55,28 +70,44 @@ def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LI
         return Result(pair, ran_out=True)
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
-    told = (line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))  # among the libraries' output
-    return Result(pair, **json.loads(next(told)))
+    return told(pair, done.stdout)
+
+
+def told(pair: Pair, output: str) -> Result:
+    """What a process that ended well says of its pair, among the libraries' output."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            with suppress(ValueError, TypeError):
+                return Result(pair, **json.loads(line))
+    return Result(pair, problem=f"it told no measurement: {last_words(output)}")
 
 
 def measure_all(
     found: Results, pairs: Sequence[Pair], deadline: float, fixtures: bool, measure: Callable[..., Result] = measured
-) -> None:
+) -> Counts:
     """Measure until the monotonic clock reaches ``deadline``; an interrupted pair stays missing."""
+    counts = Counts()
     for number, pair in enumerate(pairs, start=1):
         left = deadline - time.monotonic()
         if left < _LEAST_SECONDS:
             break
         print(f"gpu_truth: {number} of {len(pairs)}: {pair}", file=sys.stderr, flush=True)
-        limit = min(_LIMIT_SECONDS, left)
+        limit = min(LIMIT_SECONDS[pair.model], left)
         with TemporaryDirectory() as directory:
             kept = Path(directory, f"{pair.model}-{pair.plan}-{pair.world}.json.gz") if fixtures else None
             result = measure(pair, kept, limit)
-            if result.problem and time.monotonic() >= deadline and limit < _LIMIT_SECONDS:
+            if result.problem and time.monotonic() >= deadline and limit < LIMIT_SECONDS[pair.model]:
                 break
-            found.add(result)
+            # Before the pair, which is not measured again once it is kept.
             if kept is not None and kept.exists():
                 found.add_fixture(kept)
+            found.add(result)
+        if result.problem:
+            print(f"gpu_truth: {pair}: {result.problem}", file=sys.stderr, flush=True)
+            counts = counts._replace(failed=counts.failed + 1)
+        else:
+            counts = counts._replace(measured=counts.measured + 1)
+    return counts
 
 
 def last_words(stderr: str) -> str:
@@ -92,7 +123,7 @@ def main(
 ) -> int:
     """Trace all models, measure all pairs that may fit this GPU, and print the page."""
     options = _options(arguments)
-    deadline = time.monotonic() - _age_seconds() + options.seconds
+    deadline = time.monotonic() + options.seconds - (_age_seconds() if math.isfinite(options.seconds) else 0.0)
     found = Results(options.folder)
     missing = no_gpu()
     if not missing:
@@ -104,26 +135,33 @@ def main(
     pairs = [pair for pair in PAIRS if not options.model or pair.model in options.model]
     may, cannot = split(pairs, gpu)
     traces = {} if options.measure_only else trace(pairs)
+    waiting, counts = [], Counts()
     if not missing:
         ordered = in_turns(may)
         waiting = [pair for pair in ordered if pair not in found.of_pairs]
         # What failed may have been mended since, or hangs again.
         waiting += [pair for pair in ordered if pair in found.of_pairs and found.of_pairs[pair].problem]
-        measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
+        counts = measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
     if options.measure_only:
-        return 0
+        print(json.dumps({**counts._asdict(), "waited": len(waiting)}))
+        return int(counts.failed > 0 or (not counts.measured and bool(waiting)))
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
     results += [found.of_pairs.get(pair, Result(pair, problem="there was no time for it yet")) for pair in may]
-    title, emulated = "Predicted against measured on a GPU", Results(options.emulated).of_pairs
+    title, emulated = "Predicted against measured on a GPU", Results(options.emulated)
     made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
-    print("\n".join(report(title, made_by, found.machines, results, traces, emulated)))
+    page = report(title, made_by, found.machines, results, traces, emulated.of_pairs, emulated.machines)
+    print("\n".join(page))
     return 0
 
 
 def _age_seconds() -> float:
     """For how long this process has run, most of it to import torch: the caller's limit has counted since its start."""
-    started = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    try:
+        started = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):  # it is not Linux
+        return 0.0
+    return min(max(age, 0.0), _OLDEST_SECONDS)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dev.gpu_day.outcomes import runs_of
 from dev.gpu_day.places import EMULATED, MEASURED, PREDICTIONS, ROOT, development_python, variables
 from dev.gpu_day.prepare import predictions
 
-_PAIRS, _FIXTURES = "pairs.jsonl", "fixtures.zip"
+_PAIRS, _FIXTURES = "pairs.jsonl", "fixtures.jsonl"
 
 
 def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
@@ -81,13 +81,19 @@ def _unpack_fixtures(folder: Path, snapshots: Path) -> bool:
     if not (folder / _FIXTURES).exists():
         _say(f"{folder / _FIXTURES} is missing: there are no snapshots to replay")
         return True
-    try:
-        with zipfile.ZipFile(folder / _FIXTURES) as archive:
-            archive.extractall(snapshots)
-    except zipfile.BadZipFile as error:
-        _say(f"{folder / _FIXTURES} cannot be read: {error}")
-        return False
-    return True
+    unread = 0
+    for line in (folder / _FIXTURES).read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            told = json.loads(line)
+            name, content = Path(told["name"]).name, b64decode(told["gz"], validate=True)
+        except (ValueError, KeyError, TypeError):
+            unread += bool(line.strip())
+            continue
+        snapshots.mkdir(parents=True, exist_ok=True)
+        (snapshots / name).write_bytes(content)
+    if unread:
+        _say(f"{folder / _FIXTURES}: {unread} lines cannot be read, perhaps cut off")
+    return not unread
 
 
 def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Iterator[str]:

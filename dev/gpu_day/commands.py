@@ -9,15 +9,13 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dev.gpu_day.outcomes import WELL, Part, Run
 from dev.gpu_day.places import PREPARED, PYTHONS, ROOT, SITE, WHEELS, variables
-from dev.gpu_day.prepare import NEEDED
-from dev.gpu_day.wheels import unpack
+from dev.gpu_day.wheels import unpack, version_of
 
 _REHEARSAL_TIMES = 3  # an emulated GPU computes on the CPU what it computes at all
 # With the machine's pytest: our options are for the locked version.
@@ -38,29 +36,55 @@ _TESTS = (*_PYTEST, "-c", "pyproject.toml", "--results", "{results}")
 _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{results}", "--seconds", "{seconds}")
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 
-_MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 75, tells=True, expected=15)
+# What a part needs to run at all. A pair, test or script whose library is missing fails alone, and says so.
+_TORCH = ("torch",)
+_OF_PYTEST = (*_TORCH, "pytest", "pluggy", "iniconfig")
+_BEFORE_3_11 = ("exceptiongroup", "tomli")
+_OF_A_JOB = (*_OF_PYTEST, "pydantic", "pydantic-core", "optuna", "pyyaml")
+
+_MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 60, tells=True, expected=15)
 # A rehearsal measures one pair in each command, and runs some of the scripts. Tests of what an emulated GPU does not
 # compute skip themselves, with the reason.
 _SOME_SCRIPTS = (
     "-k",
     "script_follows and (env or ddp-sel or z1 or z2-none or z3 or fp16 or fsdp-full-mb4x2) and not oopt",
 )
+
+
+def _measuring(
+    name: str, words: tuple[str, ...], seconds: float, expected: float, rehearsed: tuple[str, ...] = ()
+) -> Part:
+    return Part(name, words, seconds, rehearsed, tells=True, expected=expected, needs=_TORCH)
+
+
+def _testing(
+    name: str,
+    file: str,
+    seconds: float,
+    expected: float,
+    rehearsed: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
+) -> Part:
+    path = f"tests/gpu/test_gpu_{file}.py"
+    return Part(name, (*_TESTS, path, *words), seconds, rehearsed, expected=expected, needs=_OF_PYTEST)
+
+
 COMMANDS = {
     "1": (
-        Part("constants", ("dev/gpu_day/constants.py",), 90, tells=True, expected=10),
-        Part("counters and out-of-memory", (*_TESTS, "tests/gpu/test_gpu_memory.py"), 150, expected=60),
-        Part("small pairs", (*_PAIRS, "--model", "0.1B", "--model", "0.5B"), 200, ("--most", "1"), expected=160),
-        Part("steps without a recording", (*_ONE, "none"), 60, tells=True, expected=15),
-        Part("steps with recorded events", (*_ONE, "events"), 60, tells=True, expected=15),
-        Part("steps with recorded stacks", (*_ONE, "stacks"), 60, tells=True, expected=15),
+        _measuring("constants", ("dev/gpu_day/constants.py",), 90, 10),
+        _testing("counters and out-of-memory", "memory", 150, 60),
+        _measuring("small pairs", (*_PAIRS, "--model", "0.1B", "--model", "0.5B"), 200, 160, ("--most", "1")),
+        _measuring("steps without a recording", (*_ONE, "none"), 60, 15),
+        _measuring("steps with recorded events", (*_ONE, "events"), 60, 15),
+        _measuring("steps with recorded stacks", (*_ONE, "stacks"), 60, 15),
     ),
-    "2": (Part("pairs", _PAIRS, 540, ("--model", "0.1B", "--most", "1"), expected=450),),
+    "2": (_measuring("pairs", _PAIRS, 540, 450, ("--model", "0.1B", "--most", "1")),),
     "3": (
-        Part("a job from its first probe to its end", (*_TESTS, "tests/gpu/test_gpu_run.py"), 150, expected=60),
-        Part("scripts under their plans", (*_TESTS, "tests/gpu/test_gpu_scripts.py"), 300, _SOME_SCRIPTS, expected=200),
-        Part("engine, resume", (*_TESTS, "tests/gpu/test_gpu_engine.py"), 200, expected=60),
-        Part("offloads", (*_TESTS, "tests/gpu/test_gpu_offload.py"), 120, ("-k", "not z3"), expected=90),
-        Part("allocator", (*_TESTS, "tests/gpu/test_gpu_plans.py", "-k", "allocator_model"), 120, expected=40),
+        _testing("a job from its first probe to its end", "run", 150, 60)._replace(needs=_OF_A_JOB),
+        _testing("scripts under their plans", "scripts", 300, 190, _SOME_SCRIPTS),
+        _testing("engine, resume", "engine", 200, 60),
+        _testing("offloads", "offload", 120, 90, ("-k", "not z3")),
+        _testing("allocator", "plans", 120, 40, words=("-k", "allocator_model")),
     ),
 }
 
@@ -68,17 +92,19 @@ COMMANDS = {
 def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) -> int:
     """Run the parts of a command within its time; return 1 if one failed or did not start.
 
-    Return 2, without running anything, if there is no GPU, or if a package is missing that the command needs.
+    Return 2, without running anything, if there is no GPU, or if a package is missing that every part needs. A part
+    that needs another is left out.
     """
     deadline = time.monotonic() + seconds
     try:
         site, refused = unpack(ROOT / WHEELS, ROOT / SITE)
         for sentence in refused:
             print(f"gpu-day {name}: {sentence}", flush=True)
-        if lacking := _lacking(name, site):
-            _say(f"{lacking}; name another Python, as in PYTHON dev/gpu-day {name}")
+        missing = {part: _missing(part, site) for part in COMMANDS[name]}
+        if refusal := _refusal(name, missing):
+            _say(refusal)
             return 2
-        return _run(name, results.absolute(), deadline, site, is_rehearsal)
+        return _run(name, results.absolute(), deadline, site, is_rehearsal, missing)
     except OSError as error:
         _say(f"results cannot be written: {error}; name another directory by --results")
         return 2
@@ -88,26 +114,51 @@ def _say(sentence: str) -> None:
     print(f"gpu-day: {sentence}", file=sys.stderr)
 
 
-def _lacking(name: str, site: Path) -> str | None:
-    """What this Python lacks to run every part of a command, in words.
+def _missing(part: Part, site: Path) -> list[str]:
+    """The packages that a part needs and that are not there.
 
-    Packages are looked for and not imported, since that takes seconds of a GPU's time.
+    They are looked for and not imported, since that takes seconds of a GPU's time.
     """
+    needs = [*part.needs, *(_BEFORE_3_11 if "pytest" in part.needs and sys.version_info < (3, 11) else ())]
+    return [each for each in needs if version_of(each, [str(site), *sys.path]) is None]
+
+
+def _refusal(name: str, missing: Mapping[Part, Sequence[str]]) -> str | None:
+    """Why no part of a command can run with this Python, and what to do."""
     own = f"Python {platform.python_version()} at {sys.executable}"
+    another = f"name another Python, as in PYTHON dev/gpu-day {name}"
     if f"{sys.version_info[0]}.{sys.version_info[1]}" not in PYTHONS:
-        return f"a GPU day needs Python {PYTHONS[0]} to {PYTHONS[-1]} with a CUDA build of torch, and this is {own}"
-    path = [str(site), *sys.path]
-    missing = [each for each in NEEDED[name] if not any(metadata.distributions(name=each, path=path))]
-    return f"command {name} needs {', '.join(missing)}, which neither {own} nor {PREPARED} has" if missing else None
+        needed = f"Python {PYTHONS[0]} to {PYTHONS[-1]} with a CUDA build of torch"
+        return f"a GPU day needs {needed}, and this is {own}; {another}"
+    if not all(missing.values()):
+        return None
+    every = list(dict.fromkeys(each for packages in missing.values() for each in packages))
+    lacking = [each for each in every if all(each in packages for packages in missing.values())] or every
+    told = f"command {name} needs {', '.join(lacking)}, which neither {own} nor {PREPARED} has"
+    if "torch" in lacking:  # no wheel brings it
+        return f"{told}; {another}"
+    return f"{told}; run dev/gpu-day prepare where there is a network and bring {PREPARED} along, or {another}"
 
 
-def _run(name: str, results: Path, deadline: float, site: Path, is_rehearsal: bool) -> int:
+def _run(
+    name: str,
+    results: Path,
+    deadline: float,
+    site: Path,
+    is_rehearsal: bool,
+    missing: Mapping[Part, Sequence[str]],
+) -> int:
     results.mkdir(parents=True, exist_ok=True)
     (results / f"{name}.log").touch()  # fails early if the directory is not writable
     kept = Run(name, results, variables(site), is_rehearsal)
     if not kept.begin(_MACHINE, min(_MACHINE.seconds, deadline - time.monotonic())):
         return 2
-    parts = [each.given(_REHEARSAL_TIMES) for each in COMMANDS[name]] if is_rehearsal else COMMANDS[name]
+    for part, packages in missing.items():
+        if packages:
+            kept.leave_out(part, f"needs {', '.join(packages)}")
+    parts = [part for part, packages in missing.items() if not packages]
+    if is_rehearsal:
+        parts = [each.given(_REHEARSAL_TIMES) for each in parts]
     for place in range(len(parts)):
         left = deadline - time.monotonic()
         kept.add(parts[place], left, _limit(parts[place:], left))

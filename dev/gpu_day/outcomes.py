@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 from dev.gpu_day.places import ROOT
 
 # A part with less time left is not started. The benchmark stops this long before its time limit.
-_LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0
+_LEAST_SECONDS, _MARGIN_SECONDS = 5.0, 15.0
+# For what is interrupted to say what it knows: of its limit, this share and so many seconds at most.
+_GRACE_SHARE, _GRACE_SECONDS = 0.25, 8.0
 _MARK = "GPU_DAY_RESULTS"  # marks each process that a part starts, by its environment
 WELL, _NO_TEST = "ended well", "ran no test"
 _NO_GPU = "failed with 2"  # only machine.py
@@ -35,7 +37,7 @@ class Part(NamedTuple):
     """One process: its Python arguments, time limit, and arguments for a rehearsal.
 
     If it ``tells``, its last line of JSON is stored with its outcome. ``expected`` are the seconds that it takes where
-    nothing hangs; a rehearsal holds the processors' time of the parts that it runs whole against them.
+    nothing hangs. It ``needs`` the packages without which nothing of it would run.
     """
 
     name: str
@@ -44,11 +46,12 @@ class Part(NamedTuple):
     rehearsed: tuple[str, ...] = ()
     tells: bool = False
     expected: float = 0.0
+    needs: tuple[str, ...] = ()
 
     @property
     def kept_seconds(self) -> float:
-        """What earlier parts leave it, even if they hang."""
-        return self.expected or self.seconds
+        """The limit that earlier parts leave it, even if they hang: it is interrupted a little before its limit."""
+        return self.expected + min(_GRACE_SECONDS, self.expected * _GRACE_SHARE / (1 - _GRACE_SHARE)) or self.seconds
 
     def given(self, times: float) -> Part:
         """The same with so many times its limit."""
@@ -66,7 +69,9 @@ class Run:
 
     def begin(self, machine: Part, limit: float) -> bool:
         """Query the machine; return False if it has no GPU. A timeout is not an error."""
-        _end_processes(self._environment)  # of a command that was killed: they would count as measured memory
+        # Those of a command that was killed, wherever its results went, would count as measured memory. An emulated
+        # GPU has no memory in common with another.
+        _end_processes(self._environment[_MARK] if self._is_rehearsal else None)
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
             found = self._outcome(machine, log, limit)
@@ -85,6 +90,10 @@ class Run:
             self._keep({"name": part.name, "outcome": "no time was left"})
         else:
             self._keep(self._outcome(part, self._log, limit))
+
+    def leave_out(self, part: Part, reason: str) -> None:
+        """Tell why a part does not run."""
+        self._keep({"name": part.name, "outcome": reason})
 
     @property
     def _log(self) -> Path:
@@ -171,7 +180,7 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
     process = subprocess.Popen(
         words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
     )
-    grace = min(_GRACE_SECONDS, limit / 4)
+    grace = min(_GRACE_SECONDS, limit * _GRACE_SHARE)
     try:
         return process.wait(limit - grace)
     except subprocess.TimeoutExpired:
@@ -180,18 +189,23 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
             process.wait(grace)
         return None
     finally:
-        _end_processes(environment)
+        _end_processes(environment[_MARK])
         with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver does not end
             process.wait(grace)
 
 
-def _end_processes(environment: Mapping[str, str]) -> None:
-    """Kill all processes with this mark. `memtune run` and its launcher put theirs into sessions of their own."""
-    mark = f"{_MARK}={environment[_MARK]}".encode()
+def _end_processes(results: str | None) -> None:
+    """Kill all processes with the mark of these results, or of any.
+
+    `memtune run` and its launcher put theirs into sessions of their own.
+    """
+    mark = f"{_MARK}={results or ''}".encode()
     for _ in range(3):  # a process may have started another meanwhile
         for each in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended, or is not ours
-                if mark in (each / "environ").read_bytes().split(b"\0"):
+                variables = (each / "environ").read_bytes().split(b"\0")
+                is_marked = mark in variables if results else any(one.startswith(mark) for one in variables)
+                if is_marked and int(each.name) != os.getpid():
                     os.kill(int(each.name), signal.SIGKILL)
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dev.gpu_day.places import (
@@ -33,12 +34,6 @@ _OF_JOBS = "optuna alembic mako colorlog sqlalchemy prometheus-client markupsafe
 _BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
 # Imported by pytest and alembic before Python 3.11 alone, and so in no lock of ours.
 _BEFORE_3_11 = ("exceptiongroup==1.3.0", "tomli==2.2.1")
-# What each command needs: the wheels, and what the machine's Python brings.
-NEEDED = {
-    "1": f"torch numpy {_OF_PAIRS} {_OF_TESTS}".split(),
-    "2": f"torch numpy {_OF_PAIRS}".split(),
-    "3": f"torch numpy transformers accelerate {_OF_PAIRS} {_OF_TESTS} {_OF_JOBS}".split(),
-}
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
 _PIP = (development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -61,16 +56,22 @@ print(json.dumps({str(pair): {way: predict(pair).device for way, predict in both
 
 
 def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
-    """Fill build/gpu-day, and check that it and the checkout can be copied."""
+    """Fill build/gpu-day, and check that it and the checkout can be copied.
+
+    Old wheels are replaced when new ones are fetched. Emulated peaks of this GPU and commit are kept.
+    """
     try:
         made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
     except ValueError as error:
         print(f"gpu-day: {error}", file=sys.stderr)
         return 2
-    for each in (WHEELS, SITE, EMULATED):
-        shutil.rmtree(ROOT / each, ignore_errors=True)
-    (ROOT / WHEELS).mkdir(parents=True)
-    _fetch(pythons)
+    try:
+        _replace_wheels(pythons)
+    except subprocess.CalledProcessError as error:
+        print(f"gpu-day: wheels cannot be fetched: {error}; what was prepared before is unchanged", file=sys.stderr)
+        return 1
+    if _prepared_for() != (gpu, made["commit"]):
+        shutil.rmtree(ROOT / EMULATED, ignore_errors=True)
     (ROOT / PREDICTIONS).write_text(json.dumps(made, indent=1), encoding="utf-8")
     _emulate(gpu, models)
     size = sum(each.stat().st_size for each in _travelling())
@@ -103,19 +104,42 @@ def _emulate(gpu: str, models: Sequence[str], *options: str) -> None:
         return
     chosen = [word for each in models for word in ("--model", each)]
     words = [development_python(), "bench/gpu_emulated.py", gpu, str(ROOT / EMULATED), *chosen, *options]
-    subprocess.run(words, cwd=ROOT, env=variables(), check=True)
+    if code := subprocess.run(words, cwd=ROOT, env=variables(), check=False).returncode:
+        print(f"gpu-day: emulated peaks are missing: bench/gpu_emulated.py ended with {code}", file=sys.stderr)
 
 
-def _fetch(pythons: Sequence[str]) -> None:
+def _prepared_for() -> tuple[str, str] | None:
+    """The GPU and the commit of what was prepared before."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        told = json.loads((ROOT / PREDICTIONS).read_text(encoding="utf-8"))
+        return told["gpu"], told["commit"]
+    return None
+
+
+def _replace_wheels(pythons: Sequence[str]) -> None:
+    new = (ROOT / WHEELS).with_name("wheels-new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        _fetch(pythons, new)
+    except BaseException:
+        shutil.rmtree(new)
+        raise
+    for each in (WHEELS, SITE):
+        shutil.rmtree(ROOT / each, ignore_errors=True)
+    new.rename(ROOT / WHEELS)
+
+
+def _fetch(pythons: Sequence[str], into: Path) -> None:
     # DeepSpeed publishes no wheel. Without compiled operators it is pure Python, as `make env` installs it.
-    build = [*_PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
+    build = [*_PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(into), _pinned("deepspeed")]
     subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)
-    _download(pythons)
+    _download(pythons, into)
 
 
-def _download(pythons: Sequence[str]) -> None:
+def _download(pythons: Sequence[str], into: Path) -> None:
     """Fetch the wheels that are published."""
-    fetch = [*_PIP, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
+    fetch = [*_PIP, "download", "--no-deps", "--only-binary=:all:", "--dest", str(into)]
     pure = ["--implementation", "py", "--abi", "none", "--platform", "any"]
     binary = _BINARY.split()
     names = [each for each in f"{_OF_PAIRS} {_OF_TESTS} {_OF_JOBS}".split() if each not in ("deepspeed", *binary)]

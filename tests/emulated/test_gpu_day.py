@@ -11,7 +11,6 @@ from emulated_gpu import emulate
 from gpu_snapshot import read, recorded, replayed
 
 from dev.gpu_day import collect, prepare
-from dev.gpu_day.commands import COMMANDS
 from dev.gpu_day.outcomes import runs_of
 from dev.gpu_day.places import ROOT, variables
 from memtune.gpus.driver_overhead import outside_sizes
@@ -61,9 +60,6 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
     found = {each["name"]: each for each in _parts(results / f"{command}.jsonl")}
     assert {each["outcome"] for each in found.values()} == {"ended well"}
-    for part in COMMANDS[command]:
-        # What this machine computes for an emulated GPU, a real one computes sooner; the rest is imports.
-        assert found[part.name]["cpu_seconds"] <= part.expected, found[part.name]
     return found
 
 
@@ -84,7 +80,9 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     }.items():
         for name in names:
             monkeypatch.setattr(module, name, prepared / name.lower())
-    monkeypatch.setattr(prepare, "_fetch", lambda _: None)  # from a package index: tests/contract/bench/test_gpu_day.py
+    monkeypatch.setattr(
+        prepare, "_fetch", lambda *_: None
+    )  # from a package index: tests/contract/bench/test_gpu_day.py
     emulate_pairs = prepare._emulate
     monkeypatch.setattr(prepare, "_emulate", lambda gpu, models: emulate_pairs(gpu, models, "--most", "2"))
     assert prepare.prepare(["3.12"], "h200-141gb", [_MODEL]) == 0
@@ -119,6 +117,7 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     assert len(rows) == 2, "one pair of each command, for the second goes on from the first"
     assert all(row.split(" | ")[9] == "+0.0%" for row in rows), "the emulated GPU beside itself"
     assert "| building | building by formulas |" in (into / "gpu-truth.md").read_text()
+    assert "on an emulated GPU, measured beforehand:\nNVIDIA H200 (" in (into / "gpu-truth.md").read_text()
     day = (into / "gpu-day.md").read_text()
     assert "| 3 | scripts under their plans | ended well | 8 | 0 |" in day
     assert losses in next(line for line in day.splitlines() if line.startswith("| 3 | engine, resume | ended well |"))

@@ -6,24 +6,35 @@ import json
 import multiprocessing
 import os
 import platform
+import re
 import subprocess
 import sys
 import tarfile
 import time
 import zipfile
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dev.gpu_day import collect, commands, prepare
+from dev.gpu_day import outcomes as outcomes_module
 from dev.gpu_day.commands import COMMANDS, run
 from dev.gpu_day.main import main
 from dev.gpu_day.outcomes import Part, runs_of
 from dev.gpu_day.places import MEASURED, ROOT, variables
-from dev.gpu_day.wheels import Wheel, unpack
+from dev.gpu_day.wheels import Wheel, unpack, version_of
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither this checkout's wheels, nor processes of another test or rehearsal on this machine."""
+    for name in ("WHEELS", "SITE"):
+        monkeypatch.setattr(commands, name, tmp_path / "prepared" / name.lower())
+    monkeypatch.setattr(outcomes_module, "_MARK", f"GPU_DAY_RESULTS_OF_{os.getpid()}")
 
 
 def on_a_gpu(
@@ -76,9 +87,23 @@ def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
         "def test_fails(): assert 'this' == 'that'\n"
         "def test_hangs():\n"
         "    subprocess.Popen(['sleep', '988'], start_new_session=True)\n"  # as a run of memtune
-        "    subprocess.run(['sh', '-c', 'trap \"\" INT; sleep 987'])\n"
+        f"    subprocess.run(['sh', '-c', 'trap \"\" INT; touch {tmp_path}/hangs; sleep 987'])\n"
     )
-    # Long enough for pytest to print its failures within a quarter of it, on a busy machine.
+
+    class CutOff(subprocess.Popen[bytes]):
+        """At its limit when it hangs, and with all the time that it takes to end, however busy the machine is."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            is_first, self.is_late = not hasattr(self, "is_late"), True
+            if str(tests) not in list(cast(Sequence[str], self.args)) or not is_first:
+                return super().wait(120)
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "hangs").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            raise subprocess.TimeoutExpired(self.args, 32)
+
+    monkeypatch.setattr("dev.gpu_day.outcomes.subprocess.Popen", CutOff)
     words = (*(each for each in commands._PYTEST), "-c", os.devnull, str(tests))
     _, (found,) = outcomes((Part("tests", words, 32),), 90, tmp_path / "results", monkeypatch)
     assert found["outcome"] == "cut off after 32 s"
@@ -89,8 +114,9 @@ def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
     assert _ends("988")
 
 
+@pytest.mark.parametrize("next_results", ["results", "others"])
 def test_processes_of_a_command_that_was_killed_are_ended_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    next_results: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their memory would count as measured."""
     part = Part("hangs", ("-c", "import subprocess; subprocess.run(['sleep', '989'], start_new_session=True)"), 30)
@@ -102,16 +128,18 @@ def test_processes_of_a_command_that_was_killed_are_ended_before_anything_is_mea
     killed.kill()
     killed.join()
     assert _sleeps("989")
-    assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path / "results", monkeypatch) == 0
+    assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path / next_results, monkeypatch) == 0
     assert _ends("989")
 
 
 def test_a_command_that_is_terminated_leaves_no_process(tmp_path: Path) -> None:
     script = tmp_path / "day.py"
     script.write_text(
-        "from dev.gpu_day import commands\n"
+        "from dev.gpu_day import commands, outcomes\n"
         "from dev.gpu_day.main import main\n"
         "from dev.gpu_day.outcomes import Part\n"
+        f"outcomes._MARK = {outcomes_module._MARK!r}\n"
+        "commands.unpack = lambda _, site: (site, [])\n"
         "commands._MACHINE = Part('machine', ('-c', 'import subprocess; subprocess.run([\"sleep\", \"990\"])'), 30)\n"
         f"main(['1', '--results', {str(tmp_path / 'results')!r}])\n"
     )
@@ -192,17 +220,38 @@ def test_what_finds_no_time_is_told_of(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_part_that_hangs_leaves_time_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = Part("hangs", ("-c", "import time; time.sleep(60)"), 300)
-    _, found = outcomes((hangs, Part("late", ("-c", ""), 300)), 16, tmp_path, monkeypatch)
-    assert [each["outcome"] for each in found] == ["cut off after 8 s", "ended well"]
+    _, found = outcomes((hangs, Part("late", ("-c", ""), 300)), 24, tmp_path, monkeypatch)
+    cut_off, late = (each["outcome"] for each in found)
+    assert (re.sub(r"\d+", "N", cut_off), late) == ("cut off after N s", "ended well")
 
 
 def test_a_part_leaves_to_the_others_what_is_expected_of_them() -> None:
     parts = [Part("first", (), 150, expected=60), *(Part(name, (), 185, expected=100) for name in "abcd")]
-    assert commands._limit(parts, 560) == 150
-    assert commands._limit(parts, 500) == 100
-    assert commands._limit(parts, 460) == 60
-    assert commands._limit(parts, 230) == 30, "its share, where there is half of what is expected"
+    # With 8 seconds for each to end in, when it is interrupted.
+    assert commands._limit(parts, 592) == 150
+    assert commands._limit(parts, 540) == 108
+    assert commands._limit(parts, 500) == 68
+    assert commands._limit(parts, 250) == 34, "its share, where there is half of what is expected"
     assert commands._limit(parts[4:], 400) == 185
+
+
+@pytest.mark.parametrize("expected", [2.0, 15.0, 24.0, 60.0])
+def test_a_part_that_has_what_is_kept_for_it_is_not_interrupted_before_what_is_expected(
+    expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Process(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            waited.append(timeout or 0.0)
+            return super().wait(60)
+
+    monkeypatch.setattr("dev.gpu_day.outcomes.subprocess.Popen", Process)
+    part = Part("any", (), 300, expected=expected)
+    with (tmp_path / "log").open("wb") as file:
+        words, marked = [sys.executable, "-c", ""], {**os.environ, outcomes_module._MARK: str(tmp_path)}
+        assert outcomes_module._ended(words, marked, file, part.kept_seconds) == 0
+    assert waited[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -257,46 +306,158 @@ def test_without_torch_nothing_is_begun(tmp_path: Path) -> None:
     done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith("gpu-day: command 1 needs torch, numpy, deepspeed, hjson, ")
-    assert (
-        f"which neither Python {platform.python_version()} at {python} nor build/gpu-day has; name another " in sentence
+    assert sentence == (
+        f"gpu-day: command 1 needs torch, which neither Python {platform.python_version()} at {python} nor "
+        "build/gpu-day has; name another Python, as in PYTHON dev/gpu-day 1"
     )
     assert not (tmp_path / "results").exists()
 
 
+def _information(packages: Path, name: str, *lines: str) -> None:
+    """An installed package, as metadata tells of it."""
+    directory = packages / f"{name.replace('-', '_')}-1.dist-info"
+    directory.mkdir(parents=True)
+    (directory / "METADATA").write_text("\n".join([f"Name: {name}", *lines, ""]))
+
+
 @pytest.mark.parametrize(
-    ("command", "package", "code"),
+    ("command", "without", "left_out"),
     [
-        ("1", "deepspeed", 2),
-        ("2", "deepspeed", 2),
-        ("2", "transformers", 1),
-        ("3", "transformers", 2),
-        ("3", "accelerate", 2),
+        ("1", {"torch"}, None),
+        ("1", {"pytest"}, {"counters and out-of-memory": "needs pytest"}),
+        ("1", {"deepspeed", "pydantic"}, {}),
+        ("2", {"torch"}, None),
+        ("2", {"deepspeed", "pytest"}, {}),
+        ("3", {"pluggy"}, None),
+        ("3", {"optuna", "transformers"}, {"a job from its first probe to its end": "needs optuna"}),
     ],
 )
-def test_a_package_that_a_command_needs_is_asked_for_before_anything_runs(
+def test_a_part_that_lacks_a_package_is_left_out_and_a_command_refused_whose_parts_all_lack_it(
     command: str,
-    package: str,
-    code: int,
+    without: set[str],
+    left_out: dict[str, str] | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """transformers and accelerate are in no wheel that is brought along."""
     packages = tmp_path / "packages"
-    for each in {*prepare.NEEDED[command], "transformers"} - {package}:
-        (packages / f"{each.replace('-', '_')}-1.dist-info").mkdir(parents=True)
-        (packages / f"{each.replace('-', '_')}-1.dist-info" / "METADATA").write_text(f"Name: {each}\nVersion: 1\n")
+    for each in {*commands._OF_A_JOB, *commands._BEFORE_3_11} - without:
+        _information(packages, each, "Version: 1")
+    parts = tuple(each._replace(words=("-c", "print('{}')")) for each in COMMANDS[command])
     monkeypatch.setattr(commands, "unpack", lambda *_: (packages, []))
     monkeypatch.setattr(commands, "_MACHINE", Part("machine", ("-c", ""), 30))
-    monkeypatch.setattr(commands, "COMMANDS", {command: (Part("fails", ("-c", "raise SystemExit(1)"), 30),)})
+    monkeypatch.setattr(commands, "COMMANDS", {command: parts})
     monkeypatch.setattr(sys, "path", [])
-    assert run(command, tmp_path / "results", 60) == code
-    said = capsys.readouterr().err
-    if code == 2:
-        (sentence,) = said.splitlines()
-        assert sentence.startswith(f"gpu-day: command {command} needs {package}, which neither Python 3.")
-    assert (tmp_path / "results").exists() == (code == 1)
+    code = run(command, tmp_path / "results", 540)
+    if left_out is None:
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert code == 2
+        assert sentence.startswith(f"gpu-day: command {command} needs {min(without)}, which neither Python 3.")
+        bring = "; run dev/gpu-day prepare where there is a network and bring build/gpu-day along, or name another"
+        assert (bring in sentence) == ("torch" not in without)
+        assert not (tmp_path / "results").exists()
+    else:
+        assert code == int(bool(left_out))
+        _, *others = runs(tmp_path / "results", command)[0]["parts"]
+        assert {each["name"]: each["outcome"] for each in others} == {
+            part.name: left_out.get(part.name, "ended well") for part in parts
+        }
+
+
+def test_before_python_3_11_pytest_needs_two_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    part = Part("tests", (), 30, needs=("pytest",))
+    for version, expected in {(3, 11, 0): ["pytest"], (3, 10, 9): ["pytest", "exceptiongroup", "tomli"]}.items():
+        monkeypatch.setattr(sys, "version_info", version)
+        assert commands._missing(part, tmp_path) == expected
+
+
+def test_a_package_whose_files_are_broken_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gpu_day_broken-1.dist-info").mkdir()
+    _information(tmp_path, "gpu-day-unnumbered")
+    for name in ("gpu-day-broken", "gpu-day-unnumbered"):
+        assert version_of(name, [str(tmp_path)]) is None
+        assert commands._missing(Part("any", (), 1, needs=(name,)), tmp_path) == [name]
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "wheels").mkdir()
+    _wheel(tmp_path / "wheels", "gpu_day_broken-1-py3-none-any.whl")
+    site, refused = unpack(tmp_path / "wheels", tmp_path / "site")
+    assert ([each.name for each in site.iterdir()], refused) == (["gpu_day_broken.py"], [])
+
+
+def test_wheels_that_cannot_be_read_are_refused_and_the_others_unpacked(tmp_path: Path) -> None:
+    _wheel(tmp_path, "gpu_day_whole-1-py3-none-any.whl")
+    whole = (tmp_path / "gpu_day_whole-1-py3-none-any.whl").read_bytes()
+    (tmp_path / "gpu_day_cut-1-py3-none-any.whl").write_bytes(whole[:-9])
+    (tmp_path / "gpu_day_odd-1-py3-none-any.whl").write_bytes(whole.replace(b"whole-1-py3", b"whole-2-py3", 1))
+    (tmp_path / "._x.whl").touch()
+    site, refused = unpack(tmp_path, tmp_path / "site")
+    assert [each.name for each in site.iterdir()] == ["gpu_day_whole.py"]
+    assert refused == [
+        "._x.whl is not named as a wheel is, and is left out: remove it",
+        "gpu_day_cut-1-py3-none-any.whl cannot be read, and is left out: File is not a zip file; bring it along anew",
+        "gpu_day_odd-1-py3-none-any.whl cannot be read, and is left out: gpu_day_whole.py is broken; bring it along "
+        "anew",
+    ]
+
+
+_OF_NO_PYTHON = "cp399-cp399-manylinux2014_x86_64"
+
+
+@pytest.mark.parametrize(
+    ("core_tags", "here", "unpacked", "sentence"),
+    [
+        ("py3-none-any", {}, ["gpu_day_core.py", "gpu_day_top.py"], None),
+        ("py3-none-any", {"top": "1", "core": "1"}, ["gpu_day_core.py", "gpu_day_top.py"], None),
+        (
+            _OF_NO_PYTHON,
+            {"top": "1", "core": "1"},
+            [],
+            "gpu_day_top 2 is left out, and 1 stays in use: it needs gpu_day_core 2, and 1 is here",
+        ),
+        (
+            _OF_NO_PYTHON,
+            {},
+            [],
+            "gpu_day_top 2 is left out, and it is missing: it needs gpu_day_core 2, and none is here",
+        ),
+        (
+            "py3-none-any",
+            {"top": "3", "core": "1"},
+            [],
+            "gpu_day_core 2 is left out, and 1 stays in use: gpu_day_top 3, which is here, needs 1",
+        ),
+    ],
+)
+def test_of_two_packages_of_which_one_pins_the_other_both_are_unpacked_or_neither(
+    core_tags: str,
+    here: dict[str, str],
+    unpacked: list[str],
+    sentence: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As pydantic pins its core."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    _wheel(wheels, "gpu_day_top-2-py3-none-any.whl", "Requires-Dist: gpu-day-core==2", "Requires-Dist: other>=1")
+    _wheel(wheels, f"gpu_day_core-2-{core_tags}.whl")
+    for name, version in here.items():
+        pin = [f"Requires-Dist: gpu-day-core (=={here['core']})"] if name == "top" else []
+        _information(tmp_path / "here", f"gpu-day-{name}", f"Version: {version}", *pin)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "here")])
+    site, refused = unpack(wheels, tmp_path / "site")
+    assert sorted(each.name for each in site.glob("*.py")) == unpacked
+    assert [each for each in refused if "left out" in each] == ([sentence] if sentence else [])
+
+
+def test_what_another_machine_lacks_is_not_promised_by_a_preparation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _wheel(tmp_path, "gpu_day_other-1.5-cp312-cp312-manylinux2014_x86_64.whl")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    _, (sentence,) = unpack(tmp_path, tmp_path / "site")
+    assert sentence.endswith("on aarch64: install it there")
 
 
 def test_a_python_that_is_too_old_is_told_which_to_use(
@@ -338,13 +499,77 @@ def test_what_is_too_large_to_be_carried_along_is_told_of(
         monkeypatch.setattr(prepare, name, tmp_path / "prepared" / name.lower())
     monkeypatch.setattr(prepare, "PREPARED", tmp_path / "prepared")
     monkeypatch.setattr(prepare, "predictions", lambda *_: {})
-    monkeypatch.setattr(prepare, "_fetch", lambda _: _sparse(tmp_path / "prepared" / "wheels" / "some.whl", mib << 20))
+    monkeypatch.setattr(prepare, "_fetch", lambda _, into: _sparse(into / "some.whl", mib << 20))
     assert prepare.prepare(["3.12"], "h200-141gb", []) == code
     said = capsys.readouterr()
     assert "is ready; with the checkout it is " in said.out
     too_large = "gpu-day: that is more than 64 MiB; remove what git does not know\n"
     without_emulated = "gpu-day: the table will have no emulated peaks: make env-emulated was not run here\n"
     assert said.err == without_emulated + too_large * code
+
+
+def _emptily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepare without an index or an emulated GPU; where it was prepared before."""
+    prepared = tmp_path / "prepared"
+    for name in ("WHEELS", "SITE", "PREDICTIONS", "EMULATED", "EMULATED_PYTHON"):
+        monkeypatch.setattr(prepare, name, prepared / name.lower())
+    monkeypatch.setattr(prepare, "PREPARED", prepared)
+    monkeypatch.setattr(prepare, "predictions", lambda *_: {})
+    monkeypatch.setattr(prepare, "_commit", lambda: "0" * 40)
+    monkeypatch.setattr(prepare, "_fetch", lambda _, into: (into / "new.whl").touch())
+    for name in ("wheels/old.whl", "site/old.py", "emulated/pairs.jsonl"):
+        (prepared / name).parent.mkdir(parents=True)
+        (prepared / name).touch()
+    return prepared
+
+
+def _files(prepared: Path) -> set[str]:
+    return {str(each.relative_to(prepared)) for each in prepared.rglob("*") if each.is_file()} - {"predictions"}
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"),
+    [
+        ({"gpu": "h200-141gb", "commit": "0" * 40}, {"emulated/pairs.jsonl"}),
+        ({"gpu": "h100-80gb", "commit": "0" * 40}, set()),
+        ({"gpu": "h200-141gb", "commit": "1" * 40}, set()),
+        (None, set()),
+    ],
+)
+def test_peaks_of_the_same_gpu_and_commit_are_kept(
+    before: Any, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = _emptily(tmp_path, monkeypatch)
+    (prepared / "predictions").write_text(json.dumps(before))
+    assert prepare.prepare(["3.12"], "h200-141gb", []) == 0
+    assert _files(prepared) == {"wheels/new.whl", *kept}
+
+
+def test_wheels_that_cannot_be_fetched_leave_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared = _emptily(tmp_path, monkeypatch)
+
+    def fails(_: object, into: Path) -> None:
+        (into / "half.whl").touch()
+        raise subprocess.CalledProcessError(1, ["pip"])
+
+    monkeypatch.setattr(prepare, "_fetch", fails)
+    assert prepare.prepare(["3.12"], "h200-141gb", []) == 1
+    assert _files(prepared) == {"wheels/old.whl", "site/old.py", "emulated/pairs.jsonl"}
+    assert "what was prepared before is unchanged" in capsys.readouterr().err
+
+
+def test_without_emulated_peaks_the_rest_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _emptily(tmp_path, monkeypatch)
+    monkeypatch.setattr(prepare, "EMULATED_PYTHON", sys.executable)
+    monkeypatch.setattr(prepare, "development_python", lambda: "false")
+    assert prepare.prepare(["3.12"], "h200-141gb", []) == 0
+    told = capsys.readouterr()
+    assert "gpu-day: emulated peaks are missing: bench/gpu_emulated.py ended with 1\n" in told.err
+    assert "is ready; with the checkout it is " in told.out
 
 
 def _sparse(path: Path, size: int) -> None:
@@ -454,13 +679,14 @@ def notice(event, arguments):
 
 results.mkdir()
 sys.addaudithook(notice)
-from dev.gpu_day import commands
+from dev.gpu_day import commands, outcomes
 from dev.gpu_day.outcomes import Part
 from gpu_pairs import PAIRS
 from gpu_results import Results
 from gpu_score import Result
 from gpu_table import Machine
 
+outcomes._MARK = f"GPU_DAY_RESULTS_OF_{os.getpid()}"
 commands._MACHINE = Part("machine", ("-c", ""), 30)
 commands.unpack = lambda _, site: (site, [])
 for name in commands.COMMANDS:
@@ -482,7 +708,7 @@ def test_no_moment_at_which_a_command_may_be_killed_has_more_than_eight_files(tm
     done = subprocess.run(words, cwd=ROOT, env=variables(), capture_output=True, text=True, check=True)
     opened = json.loads(done.stdout.splitlines()[-1])
     assert opened == sorted(
-        [f"{name}.{kind}" for name in "123" for kind in ("jsonl", "log")] + ["pairs.jsonl", "fixtures.zip"]
+        [f"{name}.{kind}" for name in "123" for kind in ("jsonl", "log")] + ["pairs.jsonl", "fixtures.jsonl"]
     )
     assert sorted(each.name for each in (tmp_path / "results").iterdir()) == opened
     # Parts write there by bench/gpu_results.py alone: in tests, only a page of what no command runs is another file.
@@ -509,9 +735,12 @@ def test_which_wheel_suits_which_python(name: str, suiting: list[str]) -> None:
     assert [f"3.{minor}" for minor in (10, 12, 14) if wheel.suits((3, minor), "x86_64")] == suiting
 
 
-def _wheel(directory: Path, name: str) -> None:
+def _wheel(directory: Path, name: str, *required: str) -> None:
+    package, version, *_ = name.split("-")
     with zipfile.ZipFile(directory / name, "w") as archive:
-        archive.writestr(f"{name.partition('-')[0]}.py", name)
+        archive.writestr(f"{package}.py", name)
+        if required:
+            archive.writestr(f"{package}-{version}.dist-info/METADATA", "\n".join([f"Name: {package}", *required]))
 
 
 def test_wheels_of_what_is_missing_or_older_are_unpacked(tmp_path: Path) -> None:
@@ -590,12 +819,11 @@ def test_wheels_for_each_python_are_fetched_and_deepspeed_is_built_without_its_o
         _published(index, pin, "cp311-cp311-macosx_11_0_arm64")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    monkeypatch.setattr(prepare, "WHEELS", wheels)
-    prepare._fetch(["3.11", "3.13"])
+    prepare._fetch(["3.11", "3.13"], wheels)
     assert {each.name for each in wheels.iterdir()} == expected
     (index / f"{deepspeed}.tar.gz").unlink()
     with pytest.raises(subprocess.CalledProcessError):
-        prepare._fetch(["3.11"])
+        prepare._fetch(["3.11"], wheels)
 
 
 def _repacked(index: Path, name: str) -> None:
@@ -643,8 +871,7 @@ def test_wheels_that_were_fetched_serve_a_bare_python(tmp_path: Path, monkeypatc
     _published(wheels, prepare._pinned("deepspeed"), "py3-none-any")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    monkeypatch.setattr(prepare, "WHEELS", wheels)
-    prepare._download([f"{sys.version_info[0]}.{sys.version_info[1]}"])
+    prepare._download([f"{sys.version_info[0]}.{sys.version_info[1]}"], wheels)
     assert len(list(wheels.iterdir())) == len(names) + len(prepare._BEFORE_3_11)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     words = [str(tmp_path / "bare" / "bin" / "python"), "-c", _BARE, str(wheels), str(site)]
@@ -681,7 +908,7 @@ def test_what_is_there_is_collected_whatever_is_missing(
         f"gpu-day: {tmp_path}/2.jsonl is missing: command 2 was not run",
         f"gpu-day: {tmp_path}/3.jsonl is missing: command 3 was not run",
         f"gpu-day: {tmp_path}/pairs.jsonl is missing: no pair was measured, and gpu-truth.md is not written",
-        f"gpu-day: {tmp_path}/fixtures.zip is missing: there are no snapshots to replay",
+        f"gpu-day: {tmp_path}/fixtures.jsonl is missing: there are no snapshots to replay",
     ]
 
 
@@ -693,7 +920,7 @@ def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(
     (tmp_path / "predictions.json").write_text("{")
     monkeypatch.setattr(collect, "variables", lambda: dict(os.environ))  # so that no page of pairs can be made
     _kept(tmp_path, "1", None)
-    for name in ("2.jsonl", "pairs.jsonl", "fixtures.zip"):
+    for name in ("2.jsonl", "pairs.jsonl", "fixtures.jsonl"):
         (tmp_path / name).write_text("{")
     assert collect.collect(tmp_path, tmp_path / "into") == 1
     page = (tmp_path / "into" / "gpu-day.md").read_text()
@@ -702,7 +929,7 @@ def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(
     said = capsys.readouterr().err
     assert f"gpu-day: {tmp_path}/2.jsonl: 1 lines cannot be read" in said
     assert f"gpu-day: {tmp_path}/pairs.jsonl makes no page" in said
-    assert f"gpu-day: {tmp_path}/fixtures.zip cannot be read" in said
+    assert f"gpu-day: {tmp_path}/fixtures.jsonl: 1 lines cannot be read" in said
 
 
 def test_a_rehearsal_is_not_collected_among_what_was_measured(

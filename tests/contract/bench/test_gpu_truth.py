@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from zipfile import ZipFile
 
 import fake_ranks
 import gpu_emulated
@@ -25,6 +26,7 @@ from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
 
+from dev.gpu_day import collect
 from memtune.memory.replay import Replayer
 from memtune.memory.traced_model import TracedModel
 from memtune.model.plain import from_facts
@@ -132,7 +134,7 @@ def test_a_pair_that_failed_is_measured_again_after_those_that_are_missing(
 
     words = ["--folder", str(tmp_path), "--measure-only", "--most"]
     for most in ("1", str(len(PAIRS))):
-        assert gpu_truth.main([*words, most], measured) == 0
+        assert gpu_truth.main([*words, most], measured) == 1
     assert asked == [*in_turns(PAIRS), PAIRS[0]]
     again = Results(tmp_path).of_pairs
     assert [each.problem for each in (again[PAIRS[0]], again[PAIRS[1]])] == ["", "no module named deepspeed"]
@@ -147,13 +149,13 @@ def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too
 
     def measured(pair: Pair, _: Path | None, limit_seconds: float) -> Result:
         limits.append(limit_seconds)
-        took = 170.0 if len(limits) < 3 else 1000.0
+        took = 55.0 if len(limits) < 3 else 1000.0
         now[0] += min(took, limit_seconds)
         return Result(pair, GIB, GIB, GIB, 1.0) if took <= limit_seconds else Result(pair, problem="it did not end")
 
     found = Results(tmp_path)
-    gpu_truth.measure_all(found, PAIRS, 500.0, False, measured)
-    assert limits == [180.0, 180.0, 160.0]
+    assert gpu_truth.measure_all(found, PAIRS, 150.0, False, measured) == (2, 0)
+    assert limits == [60.0, 60.0, 40.0]
     assert list(found.of_pairs) == list(PAIRS[:2]), "the third may have been quick enough, had it begun earlier"
     assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
 
@@ -162,6 +164,7 @@ def test_what_was_emulated_beforehand_stands_in_the_page(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kept = Results(tmp_path / "emulated")
+    kept.begin(MACHINE)
     kept.add(Result(PAIRS[0], GIB, GIB, 3 * GIB, 1.0))
     monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
     monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
@@ -183,20 +186,41 @@ def test_a_pair_whose_weights_the_host_cannot_hold_is_not_emulated() -> None:
         (0, 0, Result(PAIRS[0], 1, 2, 3, 0.5, 4)),
         (RAN_OUT, 6, Result(PAIRS[0], ran_out=True)),
         (1, 1, Result(PAIRS[0], problem="RuntimeError: it broke")),
+        (0, 1, Result(PAIRS[0], problem="RuntimeError: it broke")),
     ],
 )
 def test_an_emulated_pair_is_kept_as_a_measured_one(
     outcome: int, code: int, expected: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     line = '{"allocated_bytes": 1, "reserved_bytes": 2, "device_bytes": 3, "step_seconds": 0.5, "building_bytes": 4}'
-    said = "warned of something\n" + ("RuntimeError: it broke\n" if outcome else f"{line}\n")
+    said = "warned of something\n" + ("RuntimeError: it broke\n" if expected.problem else f"{line}\n")
     ended = subprocess.CompletedProcess([], code, f'{{"exitCode": {outcome}}}', said)
     monkeypatch.setattr("gpu_emulated.subprocess.run", lambda *_, **__: ended)
+    monkeypatch.setattr("gpu_emulated.machine", lambda _: MACHINE)
     for _ in range(2):
         assert gpu_emulated.main(["h200-141gb", str(tmp_path), "--model", PAIRS[0].model, "--most", "1"]) == 0
     kept = list(Results(tmp_path).of_pairs.values())
     assert kept[0] == expected
     assert len(kept) == 1 + (not expected.problem), "what failed is tried again"
+
+
+@pytest.mark.parametrize("output", ["", "Killed", "[]", '{"exitCode": 0}'])
+def test_an_emulated_pair_that_tells_nothing_is_a_problem(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.CompletedProcess([], 0, output, "warned of something\n")
+    monkeypatch.setattr("gpu_emulated.subprocess.run", lambda *_, **__: ended)
+    found = gpu_emulated.emulated(PAIRS[0], "h200-141gb", 99 * GIB)
+    assert found == Result(PAIRS[0], problem="it told no measurement: warned of something")
+
+
+def test_peaks_are_kept_with_the_emulated_gpu_and_not_among_those_of_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_emulated, "_PYTHON", sys.executable)
+    assert gpu_emulated.main(["h200-141gb", str(tmp_path), "--most", "0"]) == 0
+    (machine,) = Results(tmp_path).machines
+    assert (machine.product, machine.gpu.name, machine.torch) == ("NVIDIA H200", "h200-141gb", torch.__version__)
+    assert gpu_emulated.main(["h100-80gb", str(tmp_path), "--most", "0"]) == 1
+    assert "is of NVIDIA H200, and this is NVIDIA H100 80GB HBM3: name another folder" in capsys.readouterr().err
 
 
 _LATE = """
@@ -206,7 +230,12 @@ from gpu_table import Machine
 
 gpu_truth.no_gpu = lambda: None
 gpu_truth.this_machine = lambda: Machine("NVIDIA A", 80 << 30, "1", "1", "1", "1", "1")
-gpu_truth.measure_all = lambda found, pairs, deadline, *_: print(deadline - time.monotonic())
+
+def measure_all(found, pairs, deadline, *_):
+    print(deadline - time.monotonic())
+    return gpu_truth.Counts(1)
+
+gpu_truth.measure_all = measure_all
 time.sleep(float(sys.argv[1]))
 gpu_truth.main(["--measure-only", "--folder", sys.argv[2], "--seconds", "100"])
 """
@@ -217,7 +246,7 @@ def test_the_time_of_a_call_counts_from_its_start_and_not_from_when_torch_is_imp
     words = [sys.executable, "-c", _LATE, "2", str(tmp_path)]
     environment = gpu_measure.variables(PAIRS[0], dict(os.environ))
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    left, took = float(done.stdout), time.monotonic() - began
+    left, took = float(done.stdout.split()[0]), time.monotonic() - began
     assert 100 - took - 0.1 <= left <= 98
 
 
@@ -258,8 +287,107 @@ def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
     gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], math.inf, True, measured)
     gpu_truth.measure_all(Results(tmp_path), PAIRS[2:4], math.inf, True, measured)
     assert sorted(each.name for each in tmp_path.iterdir()) == [FIXTURES_FILE, PAIRS_FILE]
-    with ZipFile(tmp_path / FIXTURES_FILE) as archive:
-        assert archive.namelist() == [f"{pair.model}-{pair.plan}-{pair.world}.json.gz" for pair in PAIRS[:4]]
+    assert collect._unpack_fixtures(tmp_path, tmp_path / "snapshots")
+    assert {each.name: each.read_text() for each in (tmp_path / "snapshots").iterdir()} == {
+        f"{pair.model}-{pair.plan}-{pair.world}.json.gz": pair.plan for pair in PAIRS[:4]
+    }
+
+
+def test_a_fixture_that_was_cut_off_as_it_was_written_loses_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("first", "cut-off", "last"):
+        (tmp_path / name).write_text(name)
+        Results(tmp_path / "kept").add_fixture(tmp_path / name)
+        kept = tmp_path / "kept" / FIXTURES_FILE
+        if name == "cut-off":
+            os.truncate(kept, kept.stat().st_size - 5)
+    assert not collect._unpack_fixtures(tmp_path / "kept", tmp_path / "snapshots")
+    assert sorted(each.name for each in (tmp_path / "snapshots").iterdir()) == ["first", "last"]
+    assert f"{kept}: 1 lines cannot be read" in capsys.readouterr().err
+
+
+def test_a_pair_is_kept_after_its_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two, it is measured again."""
+
+    def measured(pair: Pair, fixture: Path | None, _limit_seconds: float) -> Result:
+        assert fixture is not None
+        fixture.touch()
+        return Result(pair, GIB)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Results, "add_fixture", killed)
+    with pytest.raises(KeyboardInterrupt):
+        gpu_truth.measure_all(Results(tmp_path), PAIRS[:1], math.inf, True, measured)
+    assert Results(tmp_path).of_pairs == {}
+
+
+@pytest.mark.parametrize(
+    ("problems", "code", "counts"),
+    [
+        (["", ""], 0, {"measured": 2, "failed": 0, "waited": 40}),
+        (["", "it broke"], 1, {"measured": 1, "failed": 1, "waited": 40}),
+        ([], 1, {"measured": 0, "failed": 0, "waited": 40}),
+    ],
+)
+def test_a_call_that_only_measures_tells_of_each_failure_and_how_many_there_were(
+    problems: list[str],
+    code: int,
+    counts: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    left = iter(problems)
+    words = ["--folder", str(tmp_path), "--measure-only", "--most", str(len(problems))]
+    assert gpu_truth.main(words, lambda pair, *_: Result(pair, GIB, problem=next(left))) == code
+    said = capsys.readouterr()
+    assert json.loads(said.out) == counts
+    assert [line for line in said.err.splitlines() if not re.match(r"gpu_truth: \d+ of \d+: ", line)] == [
+        f"gpu_truth: {in_turns(PAIRS)[number]}: {each}" for number, each in enumerate(problems) if each
+    ]
+
+
+def test_where_nothing_waits_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    for _ in range(2):
+        assert gpu_truth.main(["--folder", str(tmp_path), "--measure-only"], lambda pair, *_: Result(pair, GIB)) == 0
+
+
+def test_every_model_has_a_time_limit_of_its_own() -> None:
+    assert list(gpu_truth.LIMIT_SECONDS) == list(MODELS)
+    assert list(gpu_truth.LIMIT_SECONDS.values()) == sorted(gpu_truth.LIMIT_SECONDS.values())
+
+
+@pytest.mark.parametrize("output", ["", "warned\n", '{"cut": \n', '{"of something else": 1}\n'])
+def test_a_process_that_tells_no_measurement_is_a_problem(output: str) -> None:
+    assert gpu_truth.told(PAIRS[0], output).problem.startswith("it told no measurement: ")
+
+
+def test_the_age_of_a_process_is_never_odd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 1e9)
+    assert gpu_truth._age_seconds() == 60
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 0.0)
+    assert gpu_truth._age_seconds() == 0
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")  # as on macOS
+    assert gpu_truth._age_seconds() == 0
+    monkeypatch.setattr(gpu_truth, "Path", lambda _: Path("/none"))
+    assert gpu_truth._age_seconds() == 0
+
+
+def test_without_a_limit_the_age_of_the_process_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    monkeypatch.delattr(gpu_truth, "_age_seconds")
+    words = ["--folder", str(tmp_path), "--measure-only", "--most", "1"]
+    assert gpu_truth.main(words, lambda pair, *_: Result(pair, GIB)) == 0
 
 
 def test_weights_are_drawn_once() -> None:

@@ -70,11 +70,17 @@ def test_what_the_emulated_gpu_took_stands_beside_truth_and_prediction() -> None
     measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25, 23 * GIB)
     other = Result(OF_EIGHT, 20 * GIB, 21 * GIB, 20 * GIB, 0.25, 23 * GIB)
     emulated = {ALONE: measured._replace(device_bytes=11 * GIB), OF_EIGHT: Result(OF_EIGHT, ran_out=True)}
-    page = report("A page", "the command", [MACHINE], [measured, other], TRACES, emulated)
+    there = MACHINE._replace(torch="2.13.0", driver="none, it is emulated")
+    page = report("A page", "the command", [MACHINE], [measured, other], TRACES, emulated, [there])
+    assert "NVIDIA H100 80GB HBM3 (79.1 GiB), CUDA 12.8, torch 2.13.0, DeepSpeed 0.18.0, Python 3.12.3." in page
     assert any(" | 22.00 | 11.00 | -50.0% | " in line for line in page)
     assert any(" | 20.00 | out of memory |  | " in line for line in page)
     assert "*Emulated*, of 1 pairs: median error 50.0%, 90th percentile 50.0%." in page
     assert not any("mulated" in line for line in report("A page", "c", [MACHINE], [measured], TRACES))
+    another = [there._replace(product="NVIDIA H200", usable_bytes=140 * GIB)]
+    assert not any(
+        "mulated" in line for line in report("A page", "c", [MACHINE], [measured], TRACES, emulated, another)
+    )
 
 
 def test_what_a_gpu_cannot_hold_is_left_out_before_it_is_tried() -> None:
