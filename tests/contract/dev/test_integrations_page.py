@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from engine_ranks import global_batches, settings_of
+from torch.nn import functional
 from watched import run
 
 from memtune.api.load import load_job
 from memtune.plans.plan import Plan
 from memtune_cli.main import main
+from memtune_runner import initialize
 
 PAGE = (Path(__file__).parents[3] / "docs" / "integrations.md").read_text()
 # What the page leaves to the script: a model, data, and a loop around what it shows.
@@ -113,3 +116,18 @@ def test_the_job_of_a_script_in_the_manner_of_run_clm_no_trainer_has_plans_that_
     (shown,) = blocks("## `accelerate`", "yaml")
     assert planned(spec_of(shown), tmp_path) == 0
     assert "Plans that fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("plan", ["fp32-ddp-full-mb4x2-fl", "fp32-fsdp-full-mb4x2-fl"])
+@pytest.mark.usefixtures("one_thread")
+def test_the_loss_in_parts_is_the_mean_loss_under_ddp_and_fsdp(plan: str) -> None:
+    (code,) = (each for each in blocks("## `sdk`", "python") if "with loss_in_parts" in each)
+    shown: dict[str, Any] = {}
+    exec(compile(code, "train.py", "exec"), shown)
+    model = shown["Model"]()
+    batch = next(global_batches())
+    expected = functional.cross_entropy(model(batch["tokens"]).flatten(0, 1), batch["labels"].flatten()).item()
+    engine = initialize(model, fused_loss=shown["fused_loss"], settings=settings_of(Plan.parse(plan), 1))
+    for micro in engine.micro_batches(batch):
+        engine.backward(engine(micro))
+    assert float(engine.step().loss) == pytest.approx(expected, rel=1e-5)
