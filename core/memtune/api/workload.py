@@ -223,8 +223,21 @@ def to_space(job: Job) -> Space:
         fused_losses=choices.fused_loss,
         expandable_segments=choices.expandable_segments,
         micro_batches=choices.micro_batch or (),
-        opens_optimizer=choices.optimizer is not None,
+        opened=_opened(job),
     )
+
+
+def _opened(job: Job) -> frozenset[str]:
+    """The knobs of numerics that the space opens: none where the job names its one plan."""
+    if job.spec.tuning.mode == "Fixed":
+        return frozenset()
+    choices = job.spec.tuning.space
+    found = {
+        "optimizer": choices.optimizer is not None,
+        "attention": choices.attention is not None,
+        "fused_loss": len(choices.fused_loss) > 1,
+    }
+    return frozenset(name for name, is_open in found.items() if is_open)
 
 
 def _shardings(job: Job) -> tuple[Sharding, ...]:

@@ -19,7 +19,7 @@ from memtune.plans.plan import Plan
 
 # Changing one of these needs the user's consent; the other knobs keep the numerics of training.
 _NUMERICS = ("precision", "gradient_dtype")
-# So do these, unless the job's space has the choice: to name it there is the consent.
+# So do these, unless the job's space opens them: to name a choice there is the consent.
 _OPENED = {"optimizer": "optimizers", "attention": "attentions", "fused_loss": "fused_losses"}
 # A pod that ran out of host memory requests this much more next time.
 _MORE_HOST = 1.5
@@ -174,16 +174,20 @@ def _by_ladder(
 
 def _is_consented(space: Space, plan: Plan, option: Plan) -> bool:
     """Whether a plan changes another's numerics only in knobs that the job opens."""
-    differing = _differing(plan, option)
-    opened = (
-        getattr(option, name) in getattr(space, choices) for name, choices in _OPENED.items() if name in differing
+    return all(
+        name in space.opened and getattr(option, name) in getattr(space, _OPENED[name])
+        for name in _changed_numerics(plan, option)
     )
-    return not differing.intersection(_NUMERICS) and all(opened)
+
+
+def _changed_numerics(old: Plan, new: Plan) -> set[str]:
+    return _differing(old, new) & {*_NUMERICS, *_OPENED}
 
 
 def _consent(context: Context, space: Space) -> frozenset[str]:
     """The rungs that the job consents to: by name, or by opening the optimizer that one leads to."""
-    opened = ("optimizer-8bit",) if Optimizer.ADAMW_8BIT in space.optimizers else ()
+    is_open = "optimizer" in space.opened and Optimizer.ADAMW_8BIT in space.optimizers
+    opened = ("optimizer-8bit",) if is_open else ()
     return frozenset((*context.job.spec.retry.consent, *opened))
 
 
@@ -219,7 +223,8 @@ def _less_offload(context: Context, model: PlanKnowledge, last: AttemptStatus) -
     lesser = [offload for offload in Offload if offload < plan.offload]
 
     def allowed(option: Plan) -> bool:
-        return option.offload in lesser and start_under(context.job, context.status, option).resume is not None
+        is_lesser = option.offload in lesser and not _changed_numerics(plan, option)
+        return is_lesser and start_under(context.job, context.status, option).resume is not None
 
     found = fastest_accepted(model, plan, allowed)
     return (

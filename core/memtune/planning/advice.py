@@ -129,7 +129,7 @@ class _Advice:
 
     def _changes(self, option: Plan) -> str:
         """What to write into the job to allow a plan."""
-        is_open = self.space.opens_optimizer and not self.is_fixed
+        is_open = "optimizer" in self.space.opened and not self.is_fixed
         set_fields = [
             f"set training.{camel(knob)} to {getattr(option, knob)}"
             for knob in _OF_TRAINING

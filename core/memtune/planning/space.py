@@ -38,8 +38,8 @@ BOTH = "both"  # the front of throughput and memory
 class Space:
     """The choices a job allows for each knob, in every combination with every micro-batch.
 
-    ``micro_batches`` are the only ones that its script can use; empty means any. ``opens_optimizer`` says that tuning
-    names the optimizers, and not training.
+    ``micro_batches`` are the only ones that its script can use; empty means any. ``opened`` has the knobs of numerics
+    that tuning names, in the place of training or the script: to name them is the consent to change them.
     """
 
     precisions: tuple[Precision, ...] = (Precision.BF16,)
@@ -58,7 +58,7 @@ class Space:
     fused_losses: tuple[bool, ...] = (False,)
     expandable_segments: tuple[bool, ...] = (False,)
     micro_batches: tuple[int, ...] = ()
-    opens_optimizer: bool = False
+    opened: frozenset[str] = frozenset()
 
     def completed(self, plan: Plan) -> Plan:
         """Fill in what a plan's short form leaves out, for knobs with a single choice in this space."""

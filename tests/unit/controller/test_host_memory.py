@@ -141,6 +141,26 @@ def test_a_plan_with_less_offload_does_not_ask_for_what_the_other_was_predicted_
     assert last(cluster)["hostRequestBytes"] == 5 * GIB
     die(cluster, Ending.HOST_OOM, 86, **SAVED)
     assert last(cluster)["rung"].startswith("less-offload")
+
+
+def test_less_offload_keeps_the_optimizer_even_where_the_space_opens_others() -> None:
+    space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": ["none", "optimizer"]}
+    opened = make_job(
+        tuning={"space": {**space, "optimizer": ["adamw", "sgd"]}, "objectives": ["memory"]},
+        template=template(requests={"memory": "1Gi"}, limits={"memory": "5Gi"}),
+        resources={"gpuMemory": "8Gi"},
+        integration="sdk",
+    )
+    cluster = launched(opened)
+    before = str(OPTIMIZER)
+    cluster.status["attempts"][-1]["plan"] = cluster.status["plan"]["name"] = before
+    cluster.status["attempts"][-1]["hostRequestBytes"] = 5 * GIB
+    for pod in cluster.pods.values():
+        pod.plan = before
+    die(cluster, Ending.HOST_OOM, 86, **SAVED)
+    assert last(cluster)["rung"] == "less-offload"
+    plan = Plan.parse(last(cluster)["plan"])
+    assert (plan.offload, plan.optimizer) == (Offload.NONE, OPTIMIZER.optimizer)
     assert (Plan.parse(last(cluster)["plan"]).offload, last(cluster)["hostRequestBytes"]) == (Offload.NONE, 0)
 
 

@@ -14,13 +14,13 @@ from small_jobs import make_job, template
 from memtune.api.status import Status, load_status
 from memtune.controller import Node, decide
 from memtune.controller.context import Context
-from memtune.controller.downgrade import after_host_oom
+from memtune.controller.downgrade import after_host_oom, fastest_accepted
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import PodCondition, RunObservation
 from memtune.controller.pods import ExpectedRuns
 from memtune.controller.records import plan_of, to_run
-from memtune.planning.knowledge import Lesson
+from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.next_probe import SearchState, most_promising
 from memtune.plans.plan import Plan
 from memtune.units import GIB, over
@@ -635,6 +635,47 @@ def test_an_optimizer_that_the_space_opens_is_taken_after_an_out_of_memory_witho
     after = last(cluster)
     assert (after["number"], after["rung"]) == (2, rung), (after, cluster.events[-3:])
     assert suffix in after["plan"]
+
+
+def test_a_plan_that_the_job_fixes_keeps_its_numerics_after_an_out_of_memory() -> None:
+    cluster = launched(make_job(tuning={"mode": "Fixed", "plan": "bf16-z1-none-mb4x4-fl"}))
+    cluster.usable_bytes = int(cluster.truth(last(cluster)["plan"]) * 0.9)
+    die(cluster, Ending.DEVICE_OOM, 85, steps=0)
+    assert (last(cluster)["plan"], last(cluster)["rung"]) == ("bf16-z1-full-mb4x4-fl", "checkpointing")
+
+
+@pytest.mark.parametrize(
+    ("space", "before", "after", "is_consented"),
+    [
+        ({}, "-adamw8bit", "", False),
+        ({"optimizer": ["adamw", "adamw-8bit"]}, "-adamw8bit", "", True),
+        ({"optimizer": ["adamw", "adamw-8bit"]}, "", "-sgd", False),
+        ({}, "-eager", "", False),
+        ({"attention": ["flash", "eager"]}, "-eager", "", True),
+        ({}, "-fl", "", False),
+        ({"fusedLoss": [True]}, "", "-fl", False),
+        ({"fusedLoss": [False, True]}, "-fl", "", True),
+        ({"precision": ["bf16", "fp16"]}, "", "fp16", False),
+    ],
+)
+def test_only_what_the_space_names_beside_training_is_consent(
+    space: dict[str, Any], before: str, after: str, is_consented: bool
+) -> None:
+    def known(tuning: dict[str, Any]) -> PlanKnowledge:
+        small = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "microBatch": [4]}
+        return model_of(make_job(tuning={**tuning, "space": {**small, **space}}), Status(), None)
+
+    old, new = (f"bf16-z1-full-mb4x4{suffix}" for suffix in (before, after))
+    wanted = Plan.parse(new if after != "fp16" else "fp16-z1-full-mb4x4")
+    found = fastest_accepted(_knowing(known({}), wanted), Plan.parse(old), wanted.__eq__)
+    assert found == (wanted if is_consented else None)
+    fixed = known({"mode": "Fixed", "plan": "bf16-z1-full-mb4x4"})
+    assert fastest_accepted(_knowing(fixed, wanted), Plan.parse(old), wanted.__eq__) is None
+
+
+def _knowing(model: PlanKnowledge, plan: Plan) -> PlanKnowledge:
+    """The knowledge after a probe of this plan, which fits."""
+    return replace(model, lessons=(Lesson(plan, device_bytes=GIB, step_seconds=1.0),))
 
 
 def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:

@@ -79,7 +79,7 @@ def test_what_the_training_decides_is_told_where_another_would_do() -> None:
 
 
 def test_an_optimizer_is_advised_where_the_job_names_it() -> None:
-    space = Space(optimizers=(Optimizer.ADAMW, Optimizer.SGD), opens_optimizer=True)
+    space = Space(optimizers=(Optimizer.ADAMW, Optimizer.SGD), opened=frozenset({"optimizer"}))
     advice = advise(replace(FOUR, gpu=find("h100-96gb")), Shared, BOTTOM, 0.06, space)
     told = "bf16-z3-full-mb1x12-adamw8bit-bk50m-exp is predicted to take 76.0 GiB of each GPU"
     assert f"allow adamw-8bit in tuning.space.optimizer: {told}" in advice
