@@ -58,16 +58,18 @@ class Pace(NamedTuple):
     hidden_share: float
     transfer_sample: float
     transfer: float
+    reduce: float
     step: float
 
     def parts(self, micro_batch: int, accumulation: int) -> dict[str, float]:
-        """Seconds of one optimizer step by what takes them: all micro-batches and the optimizer."""
+        """Seconds of one optimizer step by what takes them: all micro-batches, the last reduction, the optimizer."""
         compute = self.launch + self.sample * micro_batch
         return {
             "compute": accumulation * self.sample * micro_batch,
             "launch": accumulation * self.launch,
             "links": accumulation * (self.links - min(compute, self.links) * self.hidden_share),
             "transfer": accumulation * (self.transfer + self.transfer_sample * micro_batch),
+            "reduce": self.reduce,
             "step": self.step,
         }
 
@@ -86,7 +88,8 @@ def pace_of(workload: Workload, shape: Shape, plan: Plan) -> Pace:
         hidden_share=_HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE,
         transfer_sample=_activation_offload_seconds(workload, shape, plan),
         transfer=_parameter_offload_seconds(workload, shape, plan),
-        step=reduce_seconds(workload, shape, plan) + _step(workload, shape, plan),
+        reduce=reduce_seconds(workload, shape, plan),
+        step=_step(workload, shape, plan),
     )
 
 

@@ -20,7 +20,7 @@ from memtune.plans.plan import Plan
 
 # Half-widths of the 95% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding
 # with fsdp_qlora's in bench/data/measured_sweeps.csv, checkpointing with llm-foundry's in bench/results/throughput.md.
-_PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "step": 0.5}
+_PARTS = {"launch": 0.8, "links": 0.8, "transfer": 0.8, "reduce": 0.5, "step": 0.5}
 _KNOBS = {
     "precision": 0.15,
     "sharding": 0.12,

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.memory.speed import TRUST
+from memtune.gpus.gpu import find
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.speed import TRUST, pace_of
 from memtune.memory.speed_errors import SpeedErrors, Timed
+from memtune.memory.workload import Workload
+from memtune.model.architecture import Architecture, Kind
 from memtune.plans.knobs import FULL, NO_CHECKPOINTING, Attention, Optimizer, Sharding
 from memtune.plans.plan import Plan
 
-COMPUTE = {"compute": 1.0, "launch": 0.0, "links": 0.0, "transfer": 0.0, "step": 0.0}
+COMPUTE = {"compute": 1.0, "launch": 0.0, "links": 0.0, "transfer": 0.0, "reduce": 0.0, "step": 0.0}
 PLAIN = Plan.parse("bf16-z1-none-mb2x8")
 CHECKPOINTED, SHARDED = replace(PLAIN, checkpointing=FULL), replace(PLAIN, sharding=Sharding.FSDP)
 BOTH = replace(SHARDED, checkpointing=FULL)
@@ -75,6 +79,33 @@ def test_a_slow_optimizer_is_slow_by_what_its_step_takes() -> None:
     )
     assert little < 1.03
     assert much > 1.25
+
+
+def test_a_slow_optimizer_is_not_taken_for_a_slow_reduction_nor_moves_plans_of_another() -> None:
+    """On eight GPUs where the reduction at the end of the step takes six times as long as the optimizer."""
+    model = Architecture("llama-3-8b", Kind.DECODER, 4096, 32, 32, 8, 128, 14336, 128256)
+    workload = Workload(model, find("l4-24gb"), 8, 1024, nodes=1, gpus_per_node=8)
+    shape, slow = shape_of(model, None), Optimizer.ADAFACTOR
+
+    def parts(plan: Plan) -> dict[str, float]:
+        return pace_of(workload, shape, plan).parts(1, 1)
+
+    def truth(plan: Plan) -> float:
+        found = parts(plan)
+        return sum(found.values()) + (9 * found["step"] if plan.optimizer is slow else 0.0)
+
+    z2, z3 = Plan.parse("bf16-z2-full-mb1x1"), Plan.parse("bf16-z3-full-mb1x1")
+    assert parts(z2)["reduce"] > 5 * parts(z2)["step"]
+    usual = [Timed(plan, parts(plan), truth(plan)) for plan in (z3, z2)]
+    before = SpeedErrors(usual)
+    probed = replace(z2, optimizer=slow)
+    after = SpeedErrors([*usual, Timed(probed, parts(probed), truth(probed))])
+    sgd = replace(z2, optimizer=Optimizer.SGD)
+    low, _, high = before.factor(sgd, parts(sgd))
+    assert low < after.factor(sgd, parts(sgd)).expected < high
+    for plan in (sgd, replace(z3, optimizer=slow)):
+        low, _, high = after.factor(plan, parts(plan))
+        assert low < truth(plan) / sum(parts(plan).values()) < high
 
 
 def test_a_slow_link_slows_plans_by_what_they_send() -> None:
