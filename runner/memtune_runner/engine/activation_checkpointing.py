@@ -49,26 +49,52 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
 
 
 def _use_no_cache(model: nn.Module) -> None:
-    """Switch off a transformers model's cache in training: a recomputed block would append to it a second time.
+    """Switch off a transformers model's cache: a recomputed block would append to it a second time.
 
-    Its config stays as it is, because it is saved with the weights, and whoever loads them generates by it.
+    Between forward passes its config stays as it is: it is saved with the weights, and whoever loads them generates by
+    it.
     """
-    for each in model.modules():
-        if hasattr(each, "config") and hasattr(each.config, _CACHE):
-            names = list(inspect.signature(each.forward).parameters)
-            if _CACHE in names:
-                each.register_forward_pre_hook(partial(_without_cache, names.index(_CACHE)), with_kwargs=True)
+    of_transformers = [each for each in model.modules() if hasattr(getattr(each, "config", None), _CACHE)]
+    names = {each: list(inspect.signature(each.forward).parameters) for each in of_transformers}
+    taking = [each for each in of_transformers if _CACHE in names[each]]
+    for each in taking:
+        each.register_forward_pre_hook(partial(_without_cache, names[each].index(_CACHE)), with_kwargs=True)
+    if of_transformers and not taking:  # code of a model's own may ask its config alone
+        _SwitchedOff([each.config for each in of_transformers]).during(model)
 
 
 def _without_cache(
     place: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a forward pass with the cache switched off, if something is recomputed from it."""
-    if not torch.is_grad_enabled():
+    """The arguments of a forward pass without a cache, unless a caller asks for it where nothing is recomputed."""
+    is_recomputed, given = torch.is_grad_enabled(), args[place] if len(args) > place else kwargs.get(_CACHE)
+    if given is not None and not is_recomputed:
         return args, kwargs
     if len(args) > place:
         return (*args[:place], False, *args[place + 1 :]), kwargs
     return args, {**kwargs, _CACHE: False}
+
+
+class _SwitchedOff:
+    """The caches of configs, switched off during a model's forward passes and put back after each."""
+
+    def __init__(self, configs: list[Any]) -> None:
+        self._configs = list({id(config): config for config in configs}.values())
+        self._before: list[list[Any]] = []  # of each forward pass that runs: one may call another
+
+    def during(self, model: nn.Module) -> None:
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end, always_call=True)
+
+    def _begin(self, *_: Any) -> None:
+        self._before.append([getattr(config, _CACHE) for config in self._configs])
+        for config in self._configs:
+            setattr(config, _CACHE, False)
+
+    def _end(self, *_: Any) -> None:
+        if self._before:
+            for config, value in zip(self._configs, self._before.pop(), strict=True):
+                setattr(config, _CACHE, value)
 
 
 def switch_off_own(model: nn.Module) -> None:

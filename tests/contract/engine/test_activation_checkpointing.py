@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,6 +272,52 @@ def test_a_model_of_transformers_keeps_no_cache_in_training_and_its_config_as_it
     for one, other in zip(plain.parameters(), checkpointed.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
     with torch.no_grad():
-        assert model(input_ids=ids, labels=ids).past_key_values is not None
+        assert model(input_ids=ids, labels=ids).past_key_values is None
+        assert model(input_ids=ids, use_cache=True).past_key_values is not None
+        generated = model.eval().generate(ids, max_new_tokens=2, do_sample=False, return_dict_in_generate=True)
+    assert generated.past_key_values is not None
     model.save_pretrained(tmp_path)
     assert transformers.AutoConfig.from_pretrained(tmp_path).use_cache is True
+
+
+class _Caching(nn.Module):
+    """A model whose code asks its config for the cache, and takes no argument for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(use_cache=True)
+        self.layers = nn.ModuleList(_CachingBlock() for _ in range(2))
+        self.cached: list[int] = []
+
+    def forward(self, hidden: torch.Tensor, fails: bool = False) -> torch.Tensor:
+        cache: list[torch.Tensor] | None = [] if self.config.use_cache else None
+        for layer in self.layers:
+            hidden = layer(hidden, cache)
+        self.cached.append(len(cache or ()))
+        if fails:
+            raise ValueError("no batch")
+        return hidden
+
+
+class _CachingBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, hidden: torch.Tensor, cache: list[torch.Tensor] | None) -> torch.Tensor:
+        if cache is not None:
+            cache.append(hidden)
+        projected: torch.Tensor = self.linear(hidden)
+        return projected
+
+
+def test_a_config_alone_is_switched_off_during_forward_passes_and_put_back() -> None:
+    model, hidden = _Caching(), torch.ones(1, 4, requires_grad=True)
+    activation_checkpointing.apply(model, Checkpointing.parse("full"))
+    model(hidden).sum().backward()
+    with pytest.raises(ValueError, match="no batch"):
+        model(hidden, fails=True)
+    with torch.no_grad():
+        model(hidden)
+    assert model.cached == [0, 0, 0]
+    assert model.config.use_cache is True
