@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from memtune.api.job import Job
@@ -47,7 +48,8 @@ def is_plain_python(job: Job) -> bool:
 
 def is_built_in(job: Job) -> bool:
     """Whether the job trains with MemTune's own trainer: it has no template, or one that names it."""
-    return job.spec.template is None or _BUILT_IN in _command_line(job)
+    words = _command_line(job)
+    return job.spec.template is None or ("-m", _BUILT_IN) in pairwise(words)
 
 
 def _command_line(job: Job) -> list[str]:

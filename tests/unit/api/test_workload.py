@@ -171,6 +171,10 @@ def test_an_integration_tells_what_a_step_keeps(
 
 
 def test_the_built_in_trainer_s_fused_loss_is_known_to_make_its_logits_again() -> None:
-    commands = (["python", "-m", "memtune_runner.trainer", "--steps", "100"], ["python", "train.py"])
+    commands = (
+        ["python", "-m", "memtune_runner.trainer", "--steps", "100"],
+        ["python", "train.py"],
+        ["python", "train.py", "--like", "memtune_runner.trainer"],
+    )
     asked = (job(), *(job(integration="sdk", template=_template(command)) for command in commands))
-    assert [to_workload(each, GPUS["h100-80gb"]).recomputes_loss for each in asked] == [True, True, False]
+    assert [to_workload(each, GPUS["h100-80gb"]).recomputes_loss for each in asked] == [True, True, False, False]
