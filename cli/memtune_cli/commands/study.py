@@ -118,8 +118,10 @@ def _told_of_storage(shown: str) -> Iterator[None]:
     except ImportError as error:
         # Optuna says only that one is missing; the cause names it.
         cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
-        needs = cause.name or str(cause).strip().splitlines()[0]
-        raise InputError(f"--storage: {shown} needs a package that is not installed: {needs}; {_USE}") from None
+        needs = f"cannot be loaded: {str(cause).strip().splitlines()[0]}"
+        if isinstance(cause, ModuleNotFoundError) and cause.name:
+            needs = f"is not installed: {cause.name}"
+        raise InputError(f"--storage: {shown} needs a package that {needs}; {_USE}") from None
     except Exception as error:
         # SQLAlchemy, its drivers, Optuna and the JSON parser each raise their own exceptions.
         why = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]

@@ -37,6 +37,7 @@ from memtune_operator.search.study import (
     CHOSEN,
     DIED,
     FITS,
+    PLAN,
     WORKER,
     directions_of,
     distributions_of,
@@ -85,7 +86,7 @@ class MemTuneSampler(BaseSampler):
         plan = self._parameters.plan(suggesting(trial))
         if plan is None:
             raise optuna.TrialPruned(f"no plan that the job allows has all of {trial.params}")
-        trial.set_user_attr("plan", str(plan))
+        trial.set_user_attr(PLAN, str(plan))
         return plan
 
     def stepped(self, trial: optuna.Trial, step: int, tokens_per_second: float, device_bytes: int) -> None:

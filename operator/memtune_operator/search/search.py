@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import optuna
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
@@ -31,6 +32,9 @@ def propose(state: SearchState) -> Plan | None:
     possible = {candidate.plan for candidate in state.question.candidates}
     if not possible:
         return None
+    if state.sampler != MEMTUNE:
+        # Optuna's samplers are drawn to the values of plans that nobody may launch.
+        state = replace(state, trials=tuple(trial for trial in state.trials if not trial.closed))
     parameters = all_parameters(state)
     study = optuna.create_study(directions=directions_of(state.model), sampler=_sampler(state, parameters))
     study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])

@@ -26,7 +26,7 @@ DIED = "died"  # a trial that has this attribute taught something of the memory
 RETRY = "retry"  # the attribute of a failed trial whose plan may be tried again
 FAILED = "failed"  # that of a failed trial whose plan is given up
 STALE = "stale"  # that of a trial that ran with another torch or driver, and counts less
-CLOSED = "closed"  # that of a trial whose plan the job's space has no more
+PLAN = "plan"  # that of a trial's plan, in its short form
 WORKER = "memtune:worker"  # the system attribute that names the process of a trial
 CHOSEN = "memtune:chosen"  # that of the parameters that the sampler chose, before the trial itself has them
 _MEASURED = tuple(field.name for field in fields(Lesson) if field.name not in ("plan", STALE))
@@ -70,7 +70,7 @@ def frozen(
 
 def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
     """Convert an Optuna trial back; None if its parameters are no plan of the study."""
-    plan = parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
+    plan = _plan_of(parameters, trial)
     if plan is None:
         return None
     lesson = _lesson(plan, trial)
@@ -92,8 +92,16 @@ def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTri
         pruned=trial.state is TrialState.PRUNED,
         steps=tuple(sorted(trial.intermediate_values.items())),
         stale=is_stale,
-        closed=CLOSED in trial.user_attrs,
+        closed=not model.space.allows(plan),
     )
+
+
+def _plan_of(parameters: StudyParameters, trial: FrozenTrial) -> Plan | None:
+    """The plan that a trial names. The parameters tell it too, but for knobs that had one choice, of another space."""
+    try:
+        return Plan.parse(trial.user_attrs[PLAN])
+    except (KeyError, TypeError, ValueError):
+        return parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
 
 
 def is_lost(trial: FrozenTrial) -> bool:
@@ -137,9 +145,7 @@ def _state(model: PlanKnowledge, trial: Trial) -> TrialState:
 
 
 def _measured(trial: Trial) -> dict[str, Any]:
-    found: dict[str, Any] = {"plan": str(trial.plan)}
-    if trial.closed:
-        found[CLOSED] = True
+    found: dict[str, Any] = {PLAN: str(trial.plan)}
     if trial.stale:
         found[STALE] = True
     elif not trial.tried:

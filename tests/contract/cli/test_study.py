@@ -232,6 +232,25 @@ def test_a_space_that_was_edited_needs_another_study(tmp_path: Path, url: str, c
     assert len(optuna.load_study(study_name=NAME, storage=url).trials) == 3
 
 
+def test_a_space_whose_only_choice_was_swapped_and_swapped_back_adds_nothing_untrue(tmp_path: Path, url: str) -> None:
+    job = told_job()
+    for precision in ("bf16", "fp16", "bf16"):
+        job["spec"]["tuning"]["space"] = {**job["spec"]["tuning"].get("space", {}), "precision": [precision]}
+        assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
+    assert all("closed" not in trial.user_attrs for trial in optuna.load_study(study_name=NAME, storage=url).trials)
+
+
+def test_a_package_that_is_there_and_broken_is_not_called_missing(
+    tmp_path: Path, url: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: str) -> None:
+        raise ImportError("cannot import name 'Row' from 'sqlalchemy'", name="sqlalchemy")
+
+    monkeypatch.setattr("memtune_cli.commands.study._storage", broken)
+    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url)
+    assert "cannot be loaded: cannot import name 'Row' from 'sqlalchemy'; give" in said
+
+
 @pytest.mark.parametrize(
     ("storage", "why"),
     [

@@ -125,6 +125,24 @@ def test_other_headroom_goes_on_with_the_study() -> None:
     assert str(sampler.plan(study.ask())) != study.trials[0].user_attrs["plan"]
 
 
+def test_a_trial_is_of_the_plan_that_it_names_and_closed_as_long_as_the_space_lacks_it() -> None:
+    def sampler_with(**space: Any) -> MemTuneSampler:
+        job = manifest()
+        job["spec"]["tuning"]["space"] |= {"precision": ["bf16"], "checkpointing": ["none", "selective"], **space}
+        return MemTuneSampler.for_job(job)
+
+    before = sampler_with(offload=["none"])
+    study = optuna.create_study(direction="maximize", sampler=before)
+    trial = study.ask()
+    plan = before.plan(trial)
+    study.tell(trial, before.measured(trial, 1e6, 40 * 2**30))
+    for space, is_closed in (({"offload": ["optimizer"]}, True), ({"offload": ["none"]}, False)):
+        (read,) = sampler_with(**space).state(study.trials).trials
+        assert (read.plan, read.closed) == (plan, is_closed)
+    state = before.state(study.trials)
+    assert plan not in {candidate.plan for candidate in state.question.candidates}
+
+
 def test_constraints_of_somebody_else_say_nothing_of_memory() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = optuna.create_study(direction="maximize", sampler=sampler)
