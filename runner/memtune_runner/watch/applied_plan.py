@@ -42,6 +42,12 @@ class AppliedPlan:
         """Whether a module was trained; a script may train tensors alone."""
         return self._model is not None
 
+    @property
+    def whole_model(self) -> torch.nn.Module | None:
+        """The model that was trained last; None if its engine may keep only a part of its weights here."""
+        is_whole = self._engine is not None and self._engine.backend not in ("fsdp", "deepspeed")
+        return self._model() if self._model is not None and is_whole else None
+
     def training_began(self, module: torch.nn.Module) -> None:
         """Look at the engine of the model that begins its forward pass."""
         if self._model is None or module is not self._model():

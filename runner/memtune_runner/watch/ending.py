@@ -17,7 +17,7 @@ from memtune_runner.rank.failures import Failure
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
-from memtune_runner.watch.plan_check import unseen_steps
+from memtune_runner.watch.unseen_steps import unseen_steps
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch  # needs torch, which the script may never import

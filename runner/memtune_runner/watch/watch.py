@@ -32,6 +32,7 @@ from memtune_runner.watch.record import MemoryRecord
 from memtune_runner.watch.saves import Saves
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
+from memtune_runner.watch.unseen_steps import UnseenSteps
 
 # Reading the allocator's counters takes 0.1 ms, and writing them as much again.
 READING_PERIOD_SECONDS = 1.0
@@ -45,7 +46,13 @@ class Watch:
     """
 
     def __init__(
-        self, settings: Settings, rank: int, probe: Probe | None, hang: HangRule, load: CheckpointLoad | None = None
+        self,
+        settings: Settings,
+        rank: int,
+        probe: Probe | None,
+        hang: HangRule,
+        load: CheckpointLoad | None = None,
+        must_train: bool = True,
     ) -> None:
         self.settings = settings
         self.load = load
@@ -65,6 +72,7 @@ class Watch:
         self.saves = Saves(settings)
         self.evaluation_covered = False
         self._plan_check = PlanCheck(settings)
+        self._unseen_steps = UnseenSteps(settings, must_train)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
         self._engine_depth = 0
         self._numbers = itertools.count()
@@ -142,7 +150,7 @@ class Watch:
     def backward_began(self) -> None:
         """Handle the start of the outermost backward pass."""
         self._check_resumed()
-        self._plan_check.backward_begins(self.counter.backward_passes, self.counter.steps + self.counter.skipped)
+        self._pass_begins()
         phases.enter(Phase.BACKWARD)
         self._awaits_gradients = False
         self.counter.backward_began()
@@ -161,6 +169,7 @@ class Watch:
         self._check_resumed()
         phases.enter(Phase.BACKWARD)
         if self._awaits_gradients or not self.applied_plan.has_model:  # without a module, no hook sees a forward pass
+            self._pass_begins()
             self.counter.backward_began()
             self.tally.gradients_asked_for()
         self._awaits_gradients = False
@@ -218,6 +227,12 @@ class Watch:
     def device_is_full(self) -> bool:
         """Whether a library may have found no room for its handle."""
         return self.statistics is not None and is_full(self.statistics)
+
+    def _pass_begins(self) -> None:
+        """Raise BadInputError if something trains the model whose steps are not seen."""
+        counter = self.counter
+        steps = counter.steps + counter.skipped
+        self._unseen_steps.backward_begins(counter.backward_passes, steps, self.applied_plan.whole_model)
 
     def _check_resumed(self) -> None:
         """Raise BadInputError if a training starts over instead of resuming. Rank 0 may load for all ranks."""

@@ -202,7 +202,9 @@ class _Worker:
         from memtune_runner.watch import hooks
         from memtune_runner.watch.watch import Watch
 
-        watch = self._watch = Watch(self._settings, self._rank.rank, self._probe, self._hang, self._load)
+        watch = self._watch = Watch(
+            self._settings, self._rank.rank, self._probe, self._hang, self._load, self._must_train
+        )
         self._attach_device(watch)
         hooks.hook_torch(watch, self._patches)
         for name, hook in (

@@ -516,32 +516,111 @@ def test_a_script_that_updates_its_weights_without_an_optimizer_of_torchs_is_tol
     assert message.startswith("the script ended after 3 backward passes and no step of a torch optimizer")
 
 
+class WithoutSuper(torch.optim.Optimizer):
+    """A subclass whose steps torch's hooks do not see."""
+
+    def __init__(self, weights: Iterator[nn.Parameter]) -> None:
+        self.param_groups = [{"params": list(weights)}]
+
+    def step(self, _: Any = None) -> Any:
+        for each in self.param_groups[0]["params"]:
+            each.data -= 1e-3 * each.grad
+
+
+def step_by_hand(model: nn.Module) -> None:
+    loss_of(model).backward()
+    for each in model.parameters():
+        assert each.grad is not None
+        each.data -= 1e-3 * each.grad  # which leaves the version as it is
+
+
+def step_without_super(model: nn.Module) -> None:
+    loss_of(model).backward()
+    WithoutSuper(model.parameters()).step()
+
+
+def step_by_requested_gradients(model: nn.Module) -> None:
+    weights = list(model.parameters())
+    for each, gradient in zip(weights, torch.autograd.grad(loss_of(model), weights), strict=True):
+        each.data -= 1e-3 * gradient
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    loss: torch.Tensor = model(tokens(4)).logsumexp(-1).mean()
+    return loss
+
+
 @pytest.mark.parametrize("kind", [RunKind.TRAIN, RunKind.PROBE])
-def test_a_training_whose_steps_nobody_sees_ends_long_before_its_end(directory: Path, kind: RunKind) -> None:
-    passes = 0
+@pytest.mark.parametrize("step", [step_by_hand, step_without_super, step_by_requested_gradients])
+def test_a_training_whose_steps_nobody_sees_ends_long_before_its_end(
+    directory: Path, kind: RunKind, step: Callable[[nn.Module], None]
+) -> None:
+    steps = 0
 
     def loop() -> None:
-        nonlocal passes
+        nonlocal steps
         model = model_of()
         for _ in range(1000):
-            model(tokens(4)).logsumexp(-1).mean().backward()
-            passes += 1
+            step(model)
+            steps += 1
 
-    with pytest.raises(BadInputError, match="256 backward passes and no step of a torch optimizer"):
+    with pytest.raises(BadInputError, match="264 backward passes and no step of a torch optimizer"):
         watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", kind))
-    assert passes == 256
+    assert steps == 264
     assert read_report(report_path(directory, RANK).read_bytes()).ending is Ending.BAD_INPUT
 
 
-def test_a_script_may_need_many_backward_passes_for_its_first_step(directory: Path) -> None:
+def test_a_process_that_need_not_train_may_update_weights_as_it_likes(directory: Path) -> None:
+    model = model_of()
+    with watching(settings_of("fp32-ddp-none-mb4x2"), RANK, must_train=False):
+        for _ in range(300):
+            step_by_hand(model)
+    assert not report_path(directory, RANK).exists()
+
+
+def estimate_importance(model: nn.Module) -> None:
+    model.zero_grad()
+    loss_of(model).backward()
+
+
+def request_gradients(model: nn.Module) -> None:
+    torch.autograd.grad(loss_of(model), list(model.parameters()))
+
+
+def attack_inputs(model: nn.Module) -> None:
+    *_, head = model.requires_grad_(False).children()
+    head(torch.randn(4, 8, WIDTH, requires_grad=True)).sum().backward()
+    model.requires_grad_(True)
+
+
+@pytest.mark.parametrize("before", [estimate_importance, request_gradients, attack_inputs])
+def test_a_script_may_make_many_backward_passes_before_it_trains(
+    directory: Path, before: Callable[[nn.Module], None]
+) -> None:
     def loop() -> None:
         model = model_of()
-        optimizer = torch.optim.AdamW(model.parameters())
-        for _ in range(260):
-            model(tokens(4)).logsumexp(-1).mean().backward()
-        optimizer.step()
+        for _ in range(300):
+            before(model)
+        model.zero_grad()
+        train(1, model=model)
 
-    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x10")).steps == 1
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x2")).steps == 1
+
+
+def test_weights_that_are_no_numbers_do_not_change(directory: Path) -> None:
+    def loop() -> None:
+        model = model_of()
+        torch.nn.init.constant_(model[1].weight, float("nan"))  # type: ignore[arg-type]  # a layer's weight
+        for _ in range(300):
+            estimate_importance(model)
+        train(1, model=model)
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x2")).steps == 1
+
+
+def test_a_script_that_accumulates_far_more_than_its_plan_is_told_that(directory: Path) -> None:
+    with pytest.raises(PlanNotAppliedError, match="the script's batch is 1200"):
+        watched(directory, lambda: train(4, accumulation=300), settings_of("fp32-ddp-none-mb4x2"))
 
 
 def test_a_process_that_need_not_train_leaves_no_report_unless_it_does(directory: Path) -> None:
