@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from memtune.controller.messages import ended, replaced_batch, warning
-from memtune.controller.records import has_ended
+from memtune.controller.records import ended_as, has_ended
+from memtune.controller.verdict import Verdict
 from memtune_cli.input.job_view import JobView
 
 
@@ -20,7 +21,8 @@ def without_shown(text: str, shown: Collection[str]) -> str:
 def _without_warned(text: str, after: JobView, warned: Collection[str]) -> str:
     """The text without the warnings at its end that one of ``warned`` ends in, too."""
     attempts = after.status.attempts
-    for each in (warning(attempts[-1]) if attempts else "", replaced_batch(after.status)):
+    is_warned = bool(attempts) and ended_as(attempts[-1], Verdict.SUCCEEDED)
+    for each in (warning(attempts[-1]) if is_warned else "", replaced_batch(after.status)):
         if each and any(shown.endswith(each) for shown in warned):
             text = text.removesuffix(each).removesuffix("; ")
     return text
