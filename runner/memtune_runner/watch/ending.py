@@ -132,10 +132,10 @@ def _measured(report: Report, watch: Watch) -> Report:
     is_timed = watch.settings.device is not Device.EMULATED
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
-    evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
-    for once, text in (("evaluation", evaluation), ("untold saves", watch.saves.untold)):
-        if text:
-            script_warnings.warn(text, once=once)
+    if report.ending is Ending.SUCCEEDED:  # else the last lines of the log are what the script failed of
+        for once, text in (("evaluation", watch.evaluation_warning), ("untold saves", watch.saves.untold)):
+            if text:
+                script_warnings.warn(text, once=once)
     measured = replace(
         report,
         warnings=script_warnings.collected(),

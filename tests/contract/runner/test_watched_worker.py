@@ -623,6 +623,24 @@ def test_a_script_that_accumulates_far_more_than_its_plan_is_told_that(directory
         watched(directory, lambda: train(4, accumulation=300), settings_of("fp32-ddp-none-mb4x2"))
 
 
+@pytest.mark.parametrize("is_failure", [False, True])
+def test_the_last_line_of_a_failed_script_is_no_warning_of_its_saves(
+    directory: Path, is_failure: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = replace(settings_of("fp32-ddp-none-mb4x2"), checkpoint_path=directory / "checkpoints")
+
+    def loop() -> None:
+        model = model_of()
+        train(1, model=model)
+        torch.save(model.state_dict(), directory / "model.pt")
+        train(1, model=model)
+        sys.exit(is_failure)
+
+    with contextlib.suppress(SystemExit):
+        watched(directory, loop, settings)
+    assert ("the script has saved" in capsys.readouterr().err) is not is_failure
+
+
 def test_a_process_that_need_not_train_leaves_no_report_unless_it_does(directory: Path) -> None:
     with watching(settings_of("fp32-ddp-none-mb4x2"), RANK, must_train=False):
         model_of()
