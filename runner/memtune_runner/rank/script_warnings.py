@@ -10,34 +10,45 @@ from memtune.wire.report import LARGEST_WARNING
 _BETWEEN, _CUT = "; ", "..."
 
 _texts: dict[str, str] = {}
+_printed: set[str] = set()
 
 
 def warn(text: str, *, once: str) -> None:
     """Issue a warning, once for each value of ``once``.
 
-    Call it on every rank, since any rank's report may become the run's. Only rank 0 prints it to the log.
+    Call it on every rank, since any rank's report may become the run's. Only rank 0 prints it to the log at once.
     """
     if once in _texts:
         return
     _texts[once] = text
     if os.environ.get("RANK", "0") == "0":
-        print(f"memtune: {text}", file=sys.stderr, flush=True)
+        _print(text)
 
 
 def collected() -> str:
     """Return the warnings of this process in order, as many as fit whole into the report's field.
 
-    What a script should do stands at the end of a warning. So none is cut, except one that is too long by itself.
+    What a script should do stands at the end of a warning. So none is cut, except one that is too long by itself. What
+    is left out or cut is in the log from here on, on any rank.
     """
     texts = list(_texts.values())
     for told in range(len(texts), 0, -1):
         whole = _joined(texts[:told], len(texts) - told)
         if len(whole) <= LARGEST_WARNING:
+            _print(*texts[told:])
             return whole
     if not texts:
         return ""
+    _print(*texts)
     too_many = len(_joined(texts[:1], len(texts) - 1)) - LARGEST_WARNING
     return _joined([f"{texts[0][: -too_many - len(_CUT)]}{_CUT}"], len(texts) - 1)
+
+
+def _print(*texts: str) -> None:
+    for each in texts:
+        if each not in _printed:
+            _printed.add(each)
+            print(f"memtune: {each}", file=sys.stderr, flush=True)
 
 
 def _joined(texts: list[str], others: int) -> str:
@@ -47,3 +58,4 @@ def _joined(texts: list[str], others: int) -> str:
 def reset() -> None:
     """Reset to the start of a run."""
     _texts.clear()
+    _printed.clear()

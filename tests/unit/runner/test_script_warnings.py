@@ -45,3 +45,16 @@ def test_what_a_script_should_do_is_never_cut_off() -> None:
 
 def test_nothing_is_told_without_warnings() -> None:
     assert script_warnings.collected() == ""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_is_left_out_is_in_the_log_once(
+    rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    first, second = "a" * 170, "b" * 150
+    for each in (first, second):
+        script_warnings.warn(each, once=each)
+    assert script_warnings.collected() == script_warnings.collected() == f"{first}; 1 more in the log"
+    told = [first, second] if rank == "0" else [second]
+    assert capsys.readouterr().err.splitlines() == [f"memtune: {each}" for each in told]
