@@ -129,18 +129,51 @@ def test_ranks_that_start_processes_starts_are_one_and_its_script_waits_for_them
     assert result["measured"]["peakBytes"]["allocated"] > 3 * 64 * MIB
 
 
-def test_a_function_that_torchruns_agent_starts_runs_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_function_that_torchruns_agent_starts_runs_once(ranks: int, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\nfrom torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
         "def train():\n    torch.distributed.init_process_group('nccl')\n"
         "    return torch.ones(torch.distributed.get_world_size(), device='cuda').numel()\n"
-        "if __name__ == '__main__':\n    config = LaunchConfig(1, 1, 8, rdzv_endpoint='localhost:0')\n"
+        f"if __name__ == '__main__':\n    config = LaunchConfig(1, 1, {ranks}, rdzv_endpoint='localhost:0')\n"
         "    print('returned', elastic_launch(config, train)())\n"
+    )
+    told = () if ranks == 1 else ("--ranks", str(ranks))
+    code, result = emulate(script, *told, "--time-limit", "60")
+    assert code == 0, result["printed"][-2000:]
+    assert f"returned {{0: {ranks}}}\n" in result["printed"]
+
+
+def test_ranks_that_exit_are_followed_by_what_the_script_starts_next(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, torch\nfrom torch import distributed, multiprocessing\n"
+        "def train(rank, number):\n    os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='29511')\n"
+        "    distributed.init_process_group('nccl', rank=rank, world_size=8)\n    torch.ones(3, device='cuda')\n"
+        "    print('ran', number)\n    sys.exit(0)\n"
+        "if __name__ == '__main__':\n    for number in (1, 2):\n        multiprocessing.spawn(train, (number,), nprocs=8)\n"
+        "    print('after')\n"
     )
     code, result = emulate(script, "--ranks", "8", "--time-limit", "60")
     assert code == 0, result["printed"][-2000:]
-    assert "returned {0: 8}\n" in result["printed"]
+    assert "ran 1\nran 2\nafter\n" in result["printed"]
+
+
+def test_a_process_that_answers_its_script_runs_beside_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import multiprocessing\n"
+        "def answer(rank, queue, stop):\n    queue.put(rank)\n    stop.wait()\n"
+        "if __name__ == '__main__':\n    context = multiprocessing.get_context('spawn')\n"
+        "    queue, stop = context.Queue(), context.Event()\n"
+        "    helper = multiprocessing.start_processes(answer, (queue, stop), 1, join=False)\n"
+        "    print('answered', queue.get())\n    stop.set()\n    helper.join()\n    torch.ones(3, device='cuda')\n"
+    )
+    code, result = emulate(script, "--time-limit", "60")
+    assert code == 0, result["printed"][-2000:]
+    assert "answered 0\n" in result["printed"]
+    assert "starts a process, whose memory is not in the result\n" in result["printed"]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])

@@ -38,7 +38,7 @@ _COMPUTES = re.compile(
     r"cublas(Lt)?([SDCZ]|Is|Id|Ic|Iz|Gemm|Dot|Matmul|Set|Destroy)\w*|\w+(Destroy|Set|Free)[A-Z]?\w*|cublasLt\w+Destroy"
     r"|cudnn(RNN|Convolution|BatchNormalization|Pooling|CTCLoss|Spatial|Backend(Execute|Finalize))\w*"
     r"|ncclGroup(Start|End)|ncclComm(De|)[Rr]egister|ncclCommDeregister|nccl(Send|Recv)|nvrtc(Compile|Destroy|Add)\w*"
-    r"|cudaProfiler\w+|cudaKernelSet\w+|cuModuleUnload|cudaLibraryUnload|cuLinkAddData_v2|nvtx\w+|cupti\w+"
+    r"|cudaProfiler\w+|cudaKernelSet\w+|cudaLibraryUnload|cuLinkAddData_v2|nvtx\w+|cupti\w+"
 )
 
 

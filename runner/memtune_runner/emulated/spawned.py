@@ -14,6 +14,10 @@ from memtune_runner.rank.imports import ImportWatch
 
 # Lightning is one package or several.
 _LIGHTNING = ("lightning.fabric.accelerators.cuda", "lightning_fabric.accelerators.cuda")
+# What the agent tells the only process that it starts; of several, each is told by whoever starts the emulation.
+_ALONE = {
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+}  # fmt: skip
 
 
 def install(ranks: int) -> None:
@@ -23,27 +27,48 @@ def install(ranks: int) -> None:
     module: Any = sys.modules["torch.multiprocessing.spawn"]  # the package has a function of the same name
     plain = module.start_processes  # `spawn` calls it, too
 
+    of_node = int(os.environ.get("LOCAL_WORLD_SIZE") or min(ranks, GPUS_PER_NODE))
+
     @functools.wraps(plain)
     def start_processes(
         fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, *rest: Any, **more: Any
     ) -> Any:
-        if nprocs not in (1, ranks, min(ranks, GPUS_PER_NODE)):
+        # One that the script does not wait for is a helper, which needs what the script does meanwhile.
+        is_helper = nprocs == 1 and not join
+        if is_helper or nprocs not in (1, ranks, of_node):
+            advice = "" if is_helper else f"; if they are its ranks, give --ranks {nprocs}, and one stands for all"
+            started = "a process" if nprocs == 1 else f"{nprocs} processes"
             print(
-                f"memtune: emulated GPU: the script starts {nprocs} processes, whose memory is not in the result; "
-                f"if they are its ranks, give --ranks {nprocs}, and one stands for all",
+                f"memtune: emulated GPU: the script starts {started}, whose memory is not in the result{advice}",
                 file=sys.stderr,
                 flush=True,
             )
             return plain(fn, args, nprocs, join, *rest, **more)
-        fn(0, *args)
+        _as_first_rank(fn, 0, *args)
         return None if join else _Ended()
 
     module.start_processes = package.start_processes = start_processes
     watch = ImportWatch()
     for name in _LIGHTNING:
-        watch.when_imported(name, _count_ranks)
-    watch.when_imported("torch.distributed.launcher.api", _launch_no_agent)
+        watch.when_imported(name, lambda module: _count_ranks(module, of_node))
+    counts = {str(each) for each in (1, ranks, of_node)}
+    watch.when_imported("torch.distributed.launcher.api", lambda module: _launch_no_agent(module, counts))
     watch.install()
+
+
+def _as_first_rank(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call what a process of its own would: it may exit, and takes its process group along."""
+    distributed: Any = import_module("torch.distributed")
+    had_group = distributed.is_initialized()
+    try:
+        return fn(*args)
+    except SystemExit as error:
+        if error.code:
+            raise
+        return None
+    finally:
+        if distributed.is_initialized() and not had_group:
+            distributed.destroy_process_group()
 
 
 class _Ended:
@@ -53,27 +78,29 @@ class _Ended:
         self.processes: list[Any] = []
 
     def pids(self) -> list[int]:
-        """Return the process that stood for all."""
-        return [os.getpid()]
+        """Return none: a script may end those that it is told of."""
+        return []
 
     def join(self, *_: Any, **__: Any) -> bool:
         """Say that all processes have ended."""
         return True
 
 
-def _count_ranks(module: Any) -> None:
+def _count_ranks(module: Any, ranks: int) -> None:
     """Let Lightning find a GPU for each rank of the node: it refuses more devices than there are, and uses one."""
-    module.num_cuda_devices = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    module.num_cuda_devices = lambda: ranks
 
 
-def _launch_no_agent(module: Any) -> None:
+def _launch_no_agent(module: Any, counts: set[str]) -> None:
     """Run a function that torchrun's agent would start: the agent would wait for what all ranks return."""
     plain = module.launch_agent
 
     @functools.wraps(plain)
     def launch_agent(config: Any, entrypoint: Any, args: list[Any], **more: Any) -> Any:
-        if not callable(entrypoint) or str(config.nproc_per_node) != os.environ.get("LOCAL_WORLD_SIZE"):
+        if not callable(entrypoint) or str(config.nproc_per_node) not in counts:
             return plain(config, entrypoint, args, **more)
-        return {0: entrypoint(*args)}
+        for name, value in _ALONE.items():
+            os.environ.setdefault(name, value)
+        return {0: _as_first_rank(entrypoint, *args)}
 
     module.launch_agent = launch_agent
