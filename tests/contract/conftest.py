@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,11 @@ from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found b
 from long_first import pytest_collection_modifyitems  # noqa: F401  # a hook, found by its name
 from terminals import _plain_terminal  # noqa: F401  # the same
 from told_job import told_job
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what exists before the first test from garbage collection, which tracing does several times for a model."""
+    gc.freeze()
 
 
 @contextmanager
