@@ -19,7 +19,7 @@ from told_job import told_job
 
 
 def pytest_collection_finish() -> None:
-    """Exempt what exists before the first test from garbage collection, which tracing does several times for a model."""
+    """Exempt what exists by then from garbage collection, which tracing does several times for each model."""
     gc.freeze()
 
 

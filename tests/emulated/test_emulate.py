@@ -152,7 +152,7 @@ def test_ranks_that_exit_are_followed_by_what_the_script_starts_next(tmp_path: P
         "def train(rank, number):\n    os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='29511')\n"
         "    distributed.init_process_group('nccl', rank=rank, world_size=8)\n    torch.ones(3, device='cuda')\n"
         "    print('ran', number)\n    sys.exit(0)\n"
-        "if __name__ == '__main__':\n    for number in (1, 2):\n        multiprocessing.spawn(train, (number,), nprocs=8)\n"
+        "if __name__ == '__main__':\n    for each in (1, 2):\n        multiprocessing.spawn(train, (each,), nprocs=8)\n"
         "    print('after')\n"
     )
     code, result = emulate(script, "--ranks", "8", "--time-limit", "60")

@@ -16,7 +16,8 @@ from memtune_runner.rank.imports import ImportWatch
 _LIGHTNING = ("lightning.fabric.accelerators.cuda", "lightning_fabric.accelerators.cuda")
 # What the agent tells the only process that it starts; of several, each is told by whoever starts the emulation.
 _ALONE = {
-    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+    "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
 }  # fmt: skip
 
 
