@@ -129,16 +129,22 @@ class _Worker:
         """Return how far this process's weights are trained; ``steps`` is a library's own count from the start.
 
         The samples are counted from the first step on, before a script of another batch is found out. Where they
-        cannot be counted, each step is taken as a full one, also those that a loss scaler skipped.
+        cannot be counted, each step is taken as a full one, also those that a loss scaler skipped. So is each step that
+        a library has from elsewhere, as from a checkpoint of the script's own; what this process trained before the
+        library began to count is left out in the same way.
         """
         settings = self._settings
         is_loaded = self._load is not None and self._load.is_done
         resumed = Trained(settings.resumed_step, settings.resume_samples) if is_loaded else Trained(0, 0)
+        made = _steps(self._watch) if self._watch else 0
         if steps is None:
-            steps = resumed.steps + (_steps(self._watch) if self._watch else 0)
-        counted = self._counted() - self._length.discarded_samples
-        samples = counted * self._rank.world if counted > 0 else (steps - resumed.steps) * settings.global_batch
-        return Trained(steps, resumed.samples + samples)
+            steps = resumed.steps + made
+        counted, full = self._counted(), (steps - resumed.steps) * settings.global_batch
+        if discarded := self._length.discarded_samples:
+            samples = (counted - discarded) * self._rank.world
+        else:
+            samples = counted * self._rank.world + full - made * settings.global_batch if counted else full
+        return Trained(steps, resumed.samples + (samples if samples > 0 else full))
 
     def _counted(self) -> int:
         """Return the samples that this rank has trained in this process; 0 if unknown."""

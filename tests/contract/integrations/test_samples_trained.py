@@ -193,6 +193,20 @@ def test_a_checkpoint_of_the_first_steps_counts_the_batches_that_the_script_make
     assert (found.manifest.step, found.manifest.samples) == (2, 2 * samples_per_step)
 
 
+@pytest.mark.parametrize(("elsewhere", "steps"), [("checkpoint", 4), ("loop", 2), ("failed", 2)])
+def test_a_checkpoint_has_the_samples_of_the_steps_that_the_trainer_counts(
+    elsewhere: str, steps: int, tmp_path: Path
+) -> None:
+    script, saves, first = PROGRAMS / "trained_elsewhere.py", tmp_path / "saves", tmp_path / "first"
+    if elsewhere == "checkpoint":
+        run(script, "hf-trainer", tmp_path, ["loop", str(first)])
+    words = [elsewhere, str(saves), str(first / "checkpoint-2")]
+    run(script, "hf-trainer", tmp_path, words, CHECKPOINT_PATH=str(saves), ATTEMPT="0")
+    found = newest(saves)
+    assert found is not None
+    assert (found.manifest.step, found.manifest.samples) == (steps, steps * 8)
+
+
 def test_a_checkpoint_has_the_samples_of_short_steps_and_goes_on_from_its_step(tmp_path: Path) -> None:
     script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
     told = {"CHECKPOINT_PATH": str(saves)}
