@@ -7,6 +7,7 @@ MemTune's predictions had no part in it.
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -42,7 +43,9 @@ class PublishedTable(Table):
 
     def knowledge(self, lessons: tuple[Lesson, ...]) -> PlanKnowledge:
         """MemTune's knowledge of the plans after these lessons."""
-        return PublishedModel(self.workload, Space(), lessons, HEADROOM, THROUGHPUT, published=tuple(self.rows))
+        return PublishedModel(
+            self.workload, _space(self.rows), lessons, HEADROOM, THROUGHPUT, published=tuple(self.rows)
+        )
 
 
 class Published(NamedTuple):
@@ -64,10 +67,24 @@ def published_tables(path: Path = DATA) -> list[Published]:
 def _published(job: str, lines: list[dict[str, str]]) -> Published:
     workload = _workload(lines[0])
     rows = {Plan.parse(cells["plan"]): _row(cells) for cells in lines}
-    model = PublishedModel(workload, Space(), (), HEADROOM, THROUGHPUT, published=tuple(rows))
+    model = PublishedModel(workload, _space(rows), (), HEADROOM, THROUGHPUT, published=tuple(rows))
     ruled_out = {dropped.plan for dropped in rank(workload, model, model.plans, HEADROOM).dropped}
     possible = tuple(plan for plan in rows if plan not in ruled_out)
     return Published(job, lines[0]["source"].split()[0], PublishedTable(workload, rows, possible))
+
+
+def _space(plans: Collection[Plan]) -> Space:
+    """The choices of these plans: what a space does not have, its search takes for closed by an edit."""
+    return Space(
+        precisions=tuple({each.precision for each in plans}),
+        shardings=tuple({each.sharding for each in plans}),
+        checkpointings=tuple({each.checkpointing for each in plans}),
+        offloads=tuple({each.offload for each in plans}),
+        optimizers=tuple({each.optimizer for each in plans}),
+        attentions=tuple({each.attention for each in plans}),
+        fused_losses=tuple({each.fused_loss for each in plans}),
+        expandable_segments=tuple({each.expandable_segments for each in plans}),
+    )
 
 
 def _row(cells: dict[str, str]) -> Row:
