@@ -20,7 +20,9 @@ import pytest
 
 from dev.cluster.layout import CHECKOUT, COMMAND_LOCK, STATE, VOLUMES
 
-VARIABLES = ("KUBECONFIG", "MEMTUNE_KUBECONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+# The last one is set by inductor itself as it is imported, which may have been before the first test.
+VARIABLES = ("KUBECONFIG", "MEMTUNE_KUBECONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME",
+             "TORCHINDUCTOR_CACHE_DIR")  # fmt: skip
 _CLUSTERS_OWN = tuple(map(str, (STATE, COMMAND_LOCK, VOLUMES)))
 # Files of pytest, hypothesis and the import system in the checkout, and devices.
 _ALWAYS = (*(str(CHECKOUT / name) for name in (".hypothesis", ".pytest_cache", "build")), "/dev", "/proc/self")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch._inductor import config
 
 from memtune_runner.emulated.process import compile_without_timing
 
 
 def test_no_kernel_is_timed_by_an_inductor_whose_settings_are_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import config  # takes seconds
+
     # As up to torch 2.5.
     settings: dict[str, Any] = dict.fromkeys(config._config, True)  # type: ignore[attr-defined]  # made by an import
     monkeypatch.setitem(vars(config), "_config", settings)
