@@ -136,15 +136,16 @@ class _Worker:
         settings = self._settings
         is_loaded = self._load is not None and self._load.is_done
         resumed = Trained(settings.resumed_step, settings.resume_samples) if is_loaded else Trained(0, 0)
-        made = _steps(self._watch) if self._watch else 0
+        made, discarded = _steps(self._watch) if self._watch else 0, self._length.discarded_samples
         if steps is None:
             steps = resumed.steps + made
-        counted, full = self._counted(), (steps - resumed.steps) * settings.global_batch
-        if discarded := self._length.discarded_samples:
-            samples = (counted - discarded) * self._rank.world
-        else:
-            samples = counted * self._rank.world + full - made * settings.global_batch if counted else full
-        return Trained(steps, resumed.samples + (samples if samples > 0 else full))
+        here = (self._counted() - discarded) * self._rank.world
+        # A library that discards samples does not say how many steps they were.
+        elsewhere = 0 if discarded else (steps - resumed.steps - made) * settings.global_batch
+        samples = here + elsewhere if here > 0 else 0
+        if samples <= 0:
+            samples = (steps - resumed.steps) * settings.global_batch
+        return Trained(steps, resumed.samples + samples)
 
     def _counted(self) -> int:
         """Return the samples that this rank has trained in this process; 0 if unknown."""
