@@ -198,9 +198,9 @@ def _differing(old: Plan, new: Plan) -> set[str]:
 def _rung(old: Plan, new: Plan) -> str:
     """The knobs in which two plans differ, as the ladder names them; of others, the space opens the choice."""
     differing = _differing(old, new)
-    names = {**RUNG_OF, **{name: name.replace("_", "-") for name in _OPENED}}
-    if new.optimizer is Optimizer.ADAMW_8BIT:
-        names["optimizer"] = RUNG_OF["optimizer"]
+    names = {**{name: name.replace("_", "-") for name in _OPENED}, **RUNG_OF}
+    if new.optimizer is not Optimizer.ADAMW_8BIT:
+        names["optimizer"] = "optimizer"
     return "+".join(dict.fromkeys(names[each.name] for each in fields(Plan) if each.name in differing & names.keys()))
 
 
