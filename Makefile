@@ -63,7 +63,7 @@ test-contract: env ## what needs torch, a real library or processes
 	@$(python) tools/run_tests.py contract
 
 .PHONY: coverage
-coverage: env ## how much of the four packages the unit and contract tests run, with branches; about an hour
+coverage: env ## how much of the four packages the unit and contract tests run, with branches
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(python) -m coverage run tools/run_tests.py unit contract
 	$(python) -m coverage combine --quiet
