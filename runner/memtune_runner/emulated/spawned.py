@@ -27,8 +27,7 @@ def install(ranks: int) -> None:
     import_module("torch.multiprocessing.spawn")
     module: Any = sys.modules["torch.multiprocessing.spawn"]  # the package has a function of the same name
     plain = module.start_processes  # `spawn` calls it, too
-
-    of_node = int(os.environ.get("LOCAL_WORLD_SIZE") or min(ranks, GPUS_PER_NODE))
+    ranks_of_node = int(os.environ.get("LOCAL_WORLD_SIZE") or min(ranks, GPUS_PER_NODE))
 
     @functools.wraps(plain)
     def start_processes(
@@ -36,7 +35,7 @@ def install(ranks: int) -> None:
     ) -> Any:
         # One that the script does not wait for is a helper, which needs what the script does meanwhile.
         is_helper = nprocs == 1 and not join
-        if is_helper or nprocs not in (1, ranks, of_node):
+        if is_helper or nprocs not in (1, ranks, ranks_of_node):
             advice = "" if is_helper else f"; if they are its ranks, give --ranks {nprocs}, and one stands for all"
             started = "a process" if nprocs == 1 else f"{nprocs} processes"
             print(
@@ -51,8 +50,8 @@ def install(ranks: int) -> None:
     module.start_processes = package.start_processes = start_processes
     watch = ImportWatch()
     for name in _LIGHTNING:
-        watch.when_imported(name, lambda module: _count_ranks(module, of_node))
-    counts = {str(each) for each in (1, ranks, of_node)}
+        watch.when_imported(name, lambda module: _count_ranks(module, ranks_of_node))
+    counts = {str(each) for each in (1, ranks, ranks_of_node)}
     watch.when_imported("torch.distributed.launcher.api", lambda module: _launch_no_agent(module, counts))
     watch.install()
 
