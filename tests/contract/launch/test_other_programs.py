@@ -23,7 +23,8 @@ def place(runner: Path, tmp_path: Path) -> Place:
 
 
 def test_a_shell_runs_once_per_rank_and_its_script_has_the_hooks(place: Place) -> None:
-    place.script("import os, sys; print('trains', os.environ['RANK'], sys.argv[1:])")
+    # In one piece: the log shows a line that is written in several as far as it has come.
+    place.script("import os, sys; print(' '.join(['trains', os.environ['RANK'], str(sys.argv[1:])]))")
     launch = place.run("bash", "-c", "echo shell $RANK; python -u train.py a", ranks=2, told=PROBE)
     for rank in (0, 1):
         assert f"[rank {rank}] shell {rank}" in launch.stdout
