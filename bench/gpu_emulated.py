@@ -35,10 +35,15 @@ _LIMIT_SECONDS = 900
 # Without the packages of this Python, whose torch is a CPU build.
 _PATH = {"PYTHONPATH": os.pathsep.join(str(_ROOT / each) for each in ("core", "operator", "runner", "cli", "bench"))}
 _FP32_BYTES, _LIBRARIES_BYTES = 4, 2 * GIB
+# Read beside torch: its import loads CUDA libraries, which only an emulated process has.
 _VERSIONS = """
-import json, platform, torch
+import json, platform
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 from gpu_table import installed
-told = {"cuda": str(torch.version.cuda), "torch": torch.__version__, "deepspeed": installed("deepspeed")}
+torch = run_path(str(Path(find_spec("torch").origin).with_name("version.py")))
+told = {"cuda": str(torch["cuda"]), "torch": torch["__version__"], "deepspeed": installed("deepspeed")}
 print(json.dumps({**told, "python": platform.python_version()}))
 """
 
@@ -46,7 +51,9 @@ print(json.dumps({**told, "python": platform.python_version()}))
 def machine(gpu: str) -> Machine:
     """The emulated GPU, with the versions of the Python that trains on it."""
     words, environment = [str(_PYTHON), "-c", _VERSIONS], {**os.environ, **_PATH}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"{_PYTHON}: {last_words(done.stderr)}")
     versions = json.loads(done.stdout.splitlines()[-1])
     return Machine(chip_of(gpu).product, find(gpu).usable_bytes, "none, it is emulated", **versions)
 
@@ -94,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = Results(options.folder)
     try:
         kept.begin(machine(options.gpu))
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError) as error:
         print(f"gpu_emulated: {error}", file=sys.stderr)
         return 1
     pairs = in_turns(pair for pair in PAIRS if not options.model or pair.model in options.model)

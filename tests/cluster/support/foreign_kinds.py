@@ -10,7 +10,7 @@ from typing import Any
 from crd_schemas import contract
 from kubernetes import client
 from operator_process import until_served
-from pods import Cluster
+from pods import Cluster, eventually
 
 MONITORING_CRDS = tuple(
     f"monitoring.coreos.com_{plural}.yaml" for plural in ("podmonitors", "prometheusrules", "servicemonitors")
@@ -34,6 +34,12 @@ def installed(cluster: Cluster, *files: str) -> Iterator[None]:
     finally:
         for name in made:
             api.delete_custom_resource_definition(name)
+        # The next test would take one that is still going for one that is there.
+        eventually(lambda: not _named(api).intersection(made), "CRDs that were deleted to go")
+
+
+def _named(api: Any) -> set[str]:
+    return {each.metadata.name for each in api.list_custom_resource_definition().items}
 
 
 # How lists are merged, which asks for defaults of what they are merged by, and no test here merges any.

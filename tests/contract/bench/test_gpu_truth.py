@@ -223,6 +223,17 @@ def test_peaks_are_kept_with_the_emulated_gpu_and_not_among_those_of_another(
     assert "is of NVIDIA H200, and this is NVIDIA H100 80GB HBM3: name another folder" in capsys.readouterr().err
 
 
+def test_a_python_that_ends_with_an_error_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'gpu_table'\" >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(gpu_emulated, "_PYTHON", python)
+    assert gpu_emulated.main(["h200-141gb", str(tmp_path / "kept"), "--most", "0"]) == 1
+    assert capsys.readouterr().err == f"gpu_emulated: {python}: ModuleNotFoundError: No module named 'gpu_table'\n"
+
+
 _LATE = """
 import sys, time
 import gpu_truth
