@@ -139,37 +139,3 @@ class Adapter:
     base_quantization: str = "none"
     dropout: float = 0.0
     quantized_head: bool = False
-
-
-@dataclass(frozen=True)
-class ParameterCounts:
-    """Exact parameter counts per component. ``layer`` is one layer of the main stack.
-
-    ``dense_layers`` of the ``layers`` of a mixture of experts have ``dense_layer`` each. ``active_layer`` is what one
-    token visits of ``layer``. ``head`` is 0 if its matrix is the embedding's and it has nothing else. ``tower`` is a
-    vision tower with its projector, which text does not visit.
-    """
-
-    embedding: int
-    layer: int
-    layers: int
-    encoder_layer: int
-    encoder_layers: int
-    final: int
-    head: int
-    active_layer: int
-    dense_layer: int = 0
-    dense_layers: int = 0
-    tower: int = 0
-
-    @property
-    def total(self) -> int:
-        """All parameters, tied ones once."""
-        main = self.layer * (self.layers - self.dense_layers) + self.dense_layer * self.dense_layers
-        encoder = self.encoder_layer * self.encoder_layers
-        return self.embedding + main + encoder + self.final + self.head + self.tower
-
-    @property
-    def active(self) -> int:
-        """The parameters that one text token visits: all except other experts and a vision tower."""
-        return self.total - self.tower - (self.layer - self.active_layer) * (self.layers - self.dense_layers)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from memtune.model.architecture import Adapter, ParameterCounts
-from memtune.model.count import adapter_parameters, parameters, quantizable_parameters
+from memtune.model.architecture import Adapter
+from memtune.model.count import ParameterCounts, adapter_parameters, parameters, quantizable_parameters
 from memtune.model.huggingface import FAMILIES, defaulted_sizes, from_hf_config
 from memtune.model.plain import from_facts
 
