@@ -194,7 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with gpu_snapshot.noticed_emptying() as emptied:
         code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
     if options.fixture and code in (0, RAN_OUT):
-        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__, emptied)
+        retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__, emptied, retries=retries)
         gpu_snapshot.write(fixture, options.fixture)
     return code
 

@@ -4,6 +4,7 @@ A fixture has the events without their stacks, small enough for bench/results/sn
 that tests/contract replays: `a` is an allocation, `f` a free, `+` memory that the driver gave, `-` memory that it took
 back, and `o` an out-of-memory. Beyond those recordings, `e` stands where the program emptied the cache: `-` after it is
 part of that, any other of a retry, for which the allocator emptied its cache because the driver had refused a request.
+`retries` is what torch counted (num_alloc_retries), if it was asked: the events alone tell only what they were read as.
 In a replay the model must reserve the same bytes, and retry and run out of memory where the GPU's allocator did.
 """
 
@@ -55,11 +56,15 @@ def _taken_bytes() -> int:
 
 
 def fixture_of(
-    snapshot: Mapping[str, Any], torch: str, emptied: Container[int] = (), device: int = 0
+    snapshot: Mapping[str, Any],
+    torch: str,
+    emptied: Container[int] = (),
+    device: int = 0,
+    retries: int | None = None,
 ) -> dict[str, Any]:
     """The events of one device since the beginning of the recording, which must be that of the process.
 
-    ``torch`` is the version that recorded it, ``emptied`` what noticed_emptying found.
+    ``torch`` is the version that recorded it, ``emptied`` what noticed_emptying found, ``retries`` what torch counted.
     """
     streams: dict[int, int] = {}
     events: list[list[Any]] = []
@@ -88,6 +93,7 @@ def fixture_of(
         "live": [],
         "events": events,
         "reserved_at_end": [0, *_reserved(events)][-1],
+        **({} if retries is None else {"retries": retries}),
     }
 
 
@@ -113,9 +119,11 @@ class Replayed(NamedTuple):
 
 def recorded(fixture: Mapping[str, Any]) -> Replayed:
     """What the GPU's allocator did. It retries before it runs out of memory, also where it has nothing to give back."""
-    requests = _requests(fixture["events"])
+    retries = fixture.get("retries")
+    if retries is None:
+        retries = sum(each.is_retried for each in _requests(fixture["events"]))
     ooms = sum(kind == "o" for kind, *_ in fixture["events"])
-    return Replayed(max(_reserved(fixture["events"]), default=0), sum(each.is_retried for each in requests), ooms)
+    return Replayed(max(_reserved(fixture["events"]), default=0), retries, ooms)
 
 
 def replayed(fixture: Mapping[str, Any]) -> Replayed:

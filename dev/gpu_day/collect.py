@@ -39,7 +39,7 @@ def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
     into.mkdir(parents=True, exist_ok=True)
     (into / "gpu-day.md").write_text("\n".join(_page(told, models)) + "\n", encoding="utf-8")
     done += [_write_pairs(folder, into / "gpu-truth.md", models), _unpack_fixtures(folder, into / "snapshots")]
-    print(f"gpu-day: {into} has what could be made; tests/unit/bench/test_gpu_truth.py replays the snapshots")
+    print(f"gpu-day: {into} has what could be made; tests/contract/bench/test_gpu_truth.py replays the snapshots")
     return int(not all(done))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dev.gpu_day.outcomes import WELL, Part, Run
+from dev.gpu_day.outcomes import WELL, Part, Run, tell
 from dev.gpu_day.places import PREPARED, PYTHONS, ROOT, SITE, WHEELS, variables
 from dev.gpu_day.wheels import unpack, version_of
 
@@ -99,7 +99,7 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
     try:
         site, refused = unpack(ROOT / WHEELS, ROOT / SITE)
         for sentence in refused:
-            print(f"gpu-day {name}: {sentence}", flush=True)
+            tell(f"gpu-day {name}: {sentence}")
         missing = {part: _missing(part, site) for part in COMMANDS[name]}
         if refusal := _refusal(name, missing):
             _say(refusal)

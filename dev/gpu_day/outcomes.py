@@ -27,10 +27,20 @@ from dev.gpu_day.places import ROOT
 _LEAST_SECONDS, _MARGIN_SECONDS = 5.0, 15.0
 # For what is interrupted to say what it knows: of its limit, this share and so many seconds at most.
 _GRACE_SHARE, _GRACE_SECONDS = 0.25, 8.0
+_KILLED_SHARE = 0.25  # of that, for what is killed to end
 _MARK = "GPU_DAY_RESULTS"  # marks each process that a part starts, by its environment
 WELL, _NO_TEST = "ended well", "ran no test"
 _NO_GPU = "failed with 2"  # only machine.py
 _NOTHING_COLLECTED = 5  # pytest's exit code
+
+
+def tell(sentence: str) -> None:
+    """Print at once. Where nobody reads any more, as after a lost connection, go on: the results are in files."""
+    try:
+        print(sentence, flush=True)
+    except BrokenPipeError:
+        # What is buffered would be written once more at the exit, and complained of.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Part(NamedTuple):
@@ -111,7 +121,7 @@ class Run:
         self.outcomes.append(outcome)
         self._append("", outcome)
         reason = f": {outcome['last_line']}" if outcome.get("last_line") else ""
-        print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}", flush=True)
+        tell(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}")
 
     def _stand_apart(self, machine: Mapping[str, Any]) -> None:
         """Keep results of another GPU unchanged: this one's go to a subdirectory."""
@@ -123,7 +133,7 @@ class Run:
         if first.get("product", product) != product:
             self._results /= re.sub(r"\W+", "-", product)
             self._results.mkdir(exist_ok=True)
-            print(f"gpu-day {self._name}: {pairs} is of another GPU; the results are in {self._results}", flush=True)
+            tell(f"gpu-day {self._name}: {pairs} is of another GPU; the results are in {self._results}")
 
     def _outcome(self, part: Part, log: Path, limit: float) -> dict[str, Any]:
         put_in = {"{results}": str(self._results), "{seconds}": f"{limit - _MARGIN_SECONDS:.0f}"}
@@ -181,17 +191,18 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
         words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
     )
     grace = min(_GRACE_SECONDS, limit * _GRACE_SHARE)
+    killed_seconds = grace * _KILLED_SHARE
     try:
         return process.wait(limit - grace)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
+            process.wait(grace - killed_seconds)
         return None
     finally:
         _end_processes(environment[_MARK])
         with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver does not end
-            process.wait(grace)
+            process.wait(killed_seconds)
 
 
 def _end_processes(results: str | None) -> None:

@@ -73,13 +73,13 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
     if _prepared_for() != (gpu, made["commit"]):
         shutil.rmtree(ROOT / EMULATED, ignore_errors=True)
     (ROOT / PREDICTIONS).write_text(json.dumps(made, indent=1), encoding="utf-8")
-    _emulate(gpu, models)
+    is_emulated = _emulate(gpu, models)
     size = sum(each.stat().st_size for each in _travelling())
     print(f"gpu-day: {PREPARED} is ready; with the checkout it is {size / (1 << 20):.0f} MiB")
     if size > _LIMIT_BYTES:
         print(f"gpu-day: that is more than {_LIMIT_BYTES >> 20} MiB; remove what git does not know", file=sys.stderr)
         return 1
-    return 0
+    return int(not is_emulated)
 
 
 def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[float]]]:
@@ -97,15 +97,19 @@ def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[flo
     return dict(found)
 
 
-def _emulate(gpu: str, models: Sequence[str], *options: str) -> None:
-    """Keep what every pair takes on the emulated GPU, where that is installed, for the table of the day."""
+def _emulate(gpu: str, models: Sequence[str], *options: str) -> bool:
+    """Keep what every pair takes on the emulated GPU, for the table of the day; return False where that failed.
+
+    Without `make env-emulated` nobody asked for it.
+    """
     if not (ROOT / EMULATED_PYTHON).exists():
         print("gpu-day: the table will have no emulated peaks: make env-emulated was not run here", file=sys.stderr)
-        return
+        return True
     chosen = [word for each in models for word in ("--model", each)]
     words = [development_python(), "bench/gpu_emulated.py", gpu, str(ROOT / EMULATED), *chosen, *options]
     if code := subprocess.run(words, cwd=ROOT, env=variables(), check=False).returncode:
         print(f"gpu-day: emulated peaks are missing: bench/gpu_emulated.py ended with {code}", file=sys.stderr)
+    return code == 0
 
 
 def _prepared_for() -> tuple[str, str] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from emulated_gpu import emulate
+from gpu_results import Results
 from gpu_snapshot import read, recorded, replayed
 
 from dev.gpu_day import collect, prepare
@@ -48,7 +49,9 @@ def test_a_fixture_has_the_retries_and_the_out_of_memory_that_torch_counts(
     assert fixture["expandable"] == bool(settings)
     assert sum(kind == "e" for kind, *_ in fixture["events"]) == 1
     assert (told["retries"], told["ooms"]) == (2, 1)
+    assert fixture["retries"] == 2
     assert recorded(fixture)[1:] == (2, 1)
+    assert recorded({**fixture, "retries": None}) == recorded(fixture), "the events tell as many"
     assert replayed(fixture) == recorded(fixture)
 
 
@@ -86,6 +89,8 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     emulate_pairs = prepare._emulate
     monkeypatch.setattr(prepare, "_emulate", lambda gpu, models: emulate_pairs(gpu, models, "--most", "2"))
     assert prepare.prepare(["3.12"], "h200-141gb", [_MODEL]) == 0
+    beforehand = Results(prepared / "emulated").of_pairs.values()
+    assert [each.problem for each in beforehand] == [""] * 2
 
     parts = outcomes("1", results)
     assert parts["machine"]["told"]["nvidia_smi_driver_version"] == "580.65.06"
@@ -125,4 +130,5 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     kept = [read(each) for each in (into / "snapshots").iterdir()]
     assert len(kept) == 2 + 3, "of the pairs, and of the allocator"
     for fixture in kept:
+        assert "retries" in fixture
         assert replayed(fixture) == recorded(fixture)

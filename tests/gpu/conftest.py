@@ -10,8 +10,6 @@ from cuda_gpu import IS_EMULATED, why_not
 
 from memtune_runner.install import install
 
-RESULTS = Path(__file__).parents[2] / "bench" / "results"
-
 if IS_EMULATED:
     # What steps compute is not looked at there: a short batch, and a save in the middle, are in so many.
     os.environ.setdefault("TRAINED_STEPS", "5")
@@ -19,7 +17,7 @@ if IS_EMULATED:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--results", type=Path, default=RESULTS, metavar="DIRECTORY", help="where pages and fixtures are written"
+        "--results", type=Path, metavar="DIRECTORY", help="where pages and fixtures are kept (a temporary directory)"
     )
 
 
@@ -60,9 +58,9 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def results(request: pytest.FixtureRequest) -> Path:
-    """What the tests write that is to be kept: a page, and fixtures in one file."""
-    directory: Path = request.config.getoption("--results")
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tests write that may be kept: a page, and fixtures in one file. None in the checkout unless asked."""
+    directory: Path = request.config.getoption("--results") or tmp_path_factory.mktemp("results")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 

@@ -150,6 +150,47 @@ def test_a_command_that_is_terminated_leaves_no_process(tmp_path: Path) -> None:
     assert _ends("990")
 
 
+def test_a_command_whose_output_nobody_reads_goes_on(tmp_path: Path) -> None:
+    """A connection was lost, say."""
+    script = tmp_path / "day.py"
+    script.write_text(
+        "from dev.gpu_day import commands, outcomes\n"
+        "from dev.gpu_day.outcomes import Part\n"
+        f"outcomes._MARK = {outcomes_module._MARK!r}\n"
+        "commands.unpack = lambda _, site: (site, ['no wheel'])\n"
+        "commands._MACHINE, *parts = (Part(each, ('-c', ''), 30) for each in ('machine', 'first', 'second'))\n"
+        "commands.COMMANDS = {'1': tuple(parts)}\n"
+        f"raise SystemExit(commands.run('1', commands.Path({str(tmp_path / 'results')!r}), 90))\n"
+    )
+    there, here = os.pipe()
+    os.close(there)
+    words, environment = [sys.executable, str(script)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, env=environment, stdout=here, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [each["name"] for each in runs(tmp_path / "results")[0]["parts"]] == ["machine", "first", "second"]
+
+
+def test_a_process_that_cannot_be_ended_is_waited_for_until_its_limit_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that hangs in the driver."""
+    waited: list[float] = []
+
+    class Hanging(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            waited.append(timeout or 0.0)
+            if len(waited) == 3:
+                super().wait(60)
+            raise subprocess.TimeoutExpired(self.args, waited[-1])
+
+    monkeypatch.setattr("dev.gpu_day.outcomes.subprocess.Popen", Hanging)
+    with (tmp_path / "log").open("wb") as file:
+        words, marked = ["sleep", "991"], {**os.environ, outcomes_module._MARK: str(tmp_path)}
+        assert outcomes_module._ended(words, marked, file, 120) is None
+    assert waited == pytest.approx([112, 6, 2])
+
+
 def _wait_for(seconds: str) -> None:
     deadline = time.monotonic() + 60
     while not _sleeps(seconds):
@@ -566,7 +607,7 @@ def test_without_emulated_peaks_the_rest_is_prepared(
     _emptily(tmp_path, monkeypatch)
     monkeypatch.setattr(prepare, "EMULATED_PYTHON", sys.executable)
     monkeypatch.setattr(prepare, "development_python", lambda: "false")
-    assert prepare.prepare(["3.12"], "h200-141gb", []) == 0
+    assert prepare.prepare(["3.12"], "h200-141gb", []) == 1, "nobody should learn it when the day is over"
     told = capsys.readouterr()
     assert "gpu-day: emulated peaks are missing: bench/gpu_emulated.py ended with 1\n" in told.err
     assert "is ready; with the checkout it is " in told.out

@@ -1,11 +1,14 @@
-"""tests/gpu on a bare machine with only Python, torch and pytest."""
+"""tests/gpu on a bare machine with only Python, torch and pytest, and where they write."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 # What `make env` brings and an image with a CUDA build of torch need not have.
@@ -36,3 +39,26 @@ def test_the_tests_are_collected_without_the_development_environment() -> None:
     )
     assert collected.returncode == 0, collected.stdout[-3000:] + collected.stderr[-1000:]
     assert "tests/gpu/test_gpu_run.py::test_a_job_gets_up_again" in collected.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--results", "kept")])
+def test_nothing_is_kept_unless_a_directory_is_named(options: tuple[str, ...], tmp_path: Path) -> None:
+    """A file in the checkout that nobody asked for would be committed, or make it another one."""
+    gpu = tmp_path / "checkout" / "tests" / "gpu"
+    gpu.mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "gpu" / "conftest.py", gpu)
+    (gpu / "test_writes.py").write_text("def test_writes(results): (results / 'fixtures.jsonl').touch()\n")
+    (tmp_path / "cuda_gpu.py").write_text("IS_EMULATED = True\ndef why_not(): return None\n")
+    path = os.pathsep.join(map(str, (tmp_path, ROOT / "core", ROOT / "runner")))
+    where = ("--basetemp", str(tmp_path / "temporary"), "-p", "no:cacheprovider", "--rootdir", str(gpu))
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "pytest", "-q", "-c", os.devnull, *where, *options, str(gpu)],
+        cwd=tmp_path / "checkout",
+        env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    found = [each.relative_to(tmp_path / "checkout") for each in (tmp_path / "checkout").rglob("*.jsonl")]
+    assert found == ([Path("kept", "fixtures.jsonl")] if options else [])

@@ -22,6 +22,7 @@ from gpu_measure import RAN_OUT, Measured, measure, told
 from gpu_pairs import MODELS, PAIRS, Pair, in_turns
 from gpu_results import FIXTURES_FILE, PAIRS_FILE, Results
 from gpu_score import Result
+from gpu_snapshot import KEPT, read, recorded, replayed
 from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
@@ -518,3 +519,13 @@ def test_the_stage_is_left_out_with_one_sentence_where_no_gpu_is(monkeypatch: py
     assert told.returncode == 3
     assert told.stdout.startswith("they need a CUDA GPU, and there is none")
     assert told.stdout.count("\n") == 1
+
+
+def test_what_was_kept_of_real_gpus_is_replayed_as_it_was_recorded() -> None:
+    """A step has ten thousands of events, and a GPU day keeps some forty fixtures."""
+    found = sorted(KEPT.glob("*.json.gz"))
+    if not found:
+        pytest.skip(f"{KEPT.relative_to(KEPT.parents[2])} has no fixture yet: dev/gpu-day collect writes them")
+    fixtures = {each.name: read(each) for each in found}
+    told = {name: recorded(each) for name, each in fixtures.items()}
+    assert {name: replayed(each) for name, each in fixtures.items()} == told

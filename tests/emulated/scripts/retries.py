@@ -27,6 +27,7 @@ with noticed_emptying() as emptied:
     with suppress(torch.cuda.OutOfMemoryError):
         take(40)
 stats = torch.cuda.memory_stats()
-fixture = fixture_of(torch.cuda.memory._snapshot(), torch.__version__, emptied)
-print(json.dumps({"fixture": fixture, "retries": stats["num_alloc_retries"], "ooms": stats["num_ooms"]}))
+retries = stats["num_alloc_retries"]
+fixture = fixture_of(torch.cuda.memory._snapshot(), torch.__version__, emptied, retries=retries)
+print(json.dumps({"fixture": fixture, "retries": retries, "ooms": stats["num_ooms"]}))
 sys.stdout.flush()
