@@ -7,6 +7,7 @@ output, and the two of bench/gpu_results.py. None is ever replaced, so that no m
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -103,8 +104,13 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
         missing = {part: _missing(part, site) for part in COMMANDS[name]}
         if refusal := _refusal(name, missing):
             _say(refusal)
-            return 2
-        return _run(name, results.absolute(), deadline, site, is_rehearsal, missing)
+            code = 2
+        else:
+            code = _run(name, results.absolute(), deadline, site, is_rehearsal, missing)
+        if code == 2:
+            # What was unpacked would travel to the machine on which the command can run.
+            shutil.rmtree(ROOT / SITE, ignore_errors=True)
+        return code
     except OSError as error:
         _say(f"results cannot be written: {error}; name another directory by --results")
         return 2

@@ -320,7 +320,11 @@ def test_without_a_gpu_nothing_is_begun(
 ) -> None:
     """Tests that are skipped for lack of a GPU would count as passed."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setattr(commands, "SITE", site)
     assert run("1", tmp_path, 60) == 2
+    assert not site.exists(), "it would travel to the machine with the GPU"
     (machine,) = runs(tmp_path)[0]["parts"]
     assert (machine["name"], machine["outcome"]) == ("machine", "failed with 2")
     assert "failed with 2: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().out
