@@ -16,6 +16,7 @@ from memtune.wire.report import Phase
 from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, refuse_root
 from memtune_runner.checkpoints.store import Store, discard
 from memtune_runner.rank import phases
+from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.progress import Trained
 from memtune_runner.rank.settings import Settings
 
@@ -92,10 +93,16 @@ def resume_from(settings: Settings, asked: Any) -> Any:
     return asked
 
 
-def accelerate_save(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
-    """Return the wrapper of ``Accelerator.save_state``. ``trained`` tells how far the training has come."""
+def accelerate_save(settings: Settings, trained: Callable[[], Trained], keeps: Callable[[], bool]) -> Inherited:
+    """Return the wrapper of ``Accelerator.save_state``.
+
+    ``trained`` tells how far the training has come, ``keeps`` whether the next attempt may resume from a save.
+    """
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not keeps():
+            with phases.during(Phase.SAVE):
+                return inherited(accelerator, output_dir, *args, **kwargs)
         project = accelerator.project_configuration
         target = _next_target(accelerator) if project.automatic_checkpoint_naming else Path(output_dir)
         refuse_root(settings, target)
@@ -118,10 +125,21 @@ def accelerate_save(settings: Settings, trained: Callable[[], Trained]) -> Inher
     return save_state
 
 
-def accelerate_load(settings: Settings) -> Inherited:
-    """Return the wrapper of ``Accelerator.load_state``: it loads the resolved checkpoint, whatever the script found."""
+def accelerate_load(settings: Settings, resumes: Callable[[], bool]) -> Inherited:
+    """Return the wrapper of ``Accelerator.load_state``: it loads the resolved checkpoint, whatever the script found.
+
+    ``resumes`` tells whether it is that of the training which goes on from it.
+    """
 
     def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not resumes():
+            resumed = settings.resume_from
+            if resumed is not None and input_dir and Path(input_dir).resolve() == resumed.resolve():
+                raise BadInputError(
+                    f"the script loads {input_dir} in a later training, too, and it is a checkpoint of its first: only "
+                    "the first one goes on, so let the script begin the others without a checkpoint"
+                )
+            return inherited(accelerator, input_dir, *args, **kwargs)
         resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
         result = inherited(accelerator, resolved, *args, **kwargs)
         # The saved plan's count of micro-batches: under another accumulation the first step would be short.

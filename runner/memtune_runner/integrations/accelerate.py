@@ -10,6 +10,7 @@ import inspect
 import os
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
+from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import phases
@@ -40,18 +42,23 @@ def install(
 ) -> Schedule:
     """Wrap Accelerator as soon as the script imports it. The result knows the length of the training."""
     arguments.refuse(settings)
-    prepared, schedule = Prepared(), Schedule(settings, lambda: trained().steps)
+    first = FirstTraining(settings, "Accelerator.prepare with a new model and its optimizer")
+    prepared, schedule = Prepared(), Schedule(settings, lambda: trained().steps, first)
     if probe is not None:
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
     def wrap_accelerator(module: Any) -> None:
         arguments.leave_unwrapped(settings, module, patches)
         patches.wrap(module.Accelerator, "__init__", _init(settings, schedule))
-        patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule))
+        patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule, first))
         schedule.wrap_accelerator(module, patches)
         if probe is None:
-            patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, trained))
-            patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
+            patches.wrap(
+                module.Accelerator, "save_state", huggingface.accelerate_save(settings, trained, first.keeps_saves)
+            )
+            patches.wrap(
+                module.Accelerator, "load_state", huggingface.accelerate_load(settings, lambda: first.is_current)
+            )
 
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
@@ -162,17 +169,24 @@ def _fsdp_plugin(settings: Settings) -> Any:
     return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings))
 
 
-def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inherited:
+def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: FirstTraining) -> Inherited:
+    known: weakref.WeakSet[Any] = weakref.WeakSet()  # the models that were prepared
+
     def prepare(inherited: Inherited, accelerator: Any, *objects: Any, **kwargs: Any) -> Any:
         from torch.optim import Optimizer
         from torch.utils.data import DataLoader
 
         models = trained_models(objects)
+        has_optimizer = any(isinstance(each, Optimizer) for each in objects)
+        if has_optimizer and schedule.has_trained and any(each not in known for each in models):
+            first.ended()
+            first.begins()
+        known.update(models)
         for model in models:
             set_checkpointing(model, settings.plan)
         loaders = [each for each in objects if isinstance(each, DataLoader) and not _is_prepared(each)]
         # An ordered loader that is prepared alone, after the training loader, is for evaluation.
-        takes_in_order = not schedule.follows or any(isinstance(each, Optimizer) for each in objects)
+        takes_in_order = not schedule.follows or has_optimizer
         trained = training_loader(loaders, takes_in_order)
         changed = {id(each): _evaluated_less(each, settings, accelerator) for each in loaders}
         if trained is not None:
@@ -181,6 +195,7 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inhe
         result = inherited(accelerator, *given, **kwargs)
         # One result per object: a tuple, or under FSDP2 a list; for one object, the result itself.
         made = dict(zip(map(id, objects), result if len(objects) > 1 else (result,), strict=True))
+        known.update(made[id(each)] for each in models)
         model = next(iter(models), None)
         if trained is not None:
             schedule.script_batches(batch_size_of(trained), settings.world // _sharing(accelerator))

@@ -17,6 +17,7 @@ from typing import Any
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
+from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.passes import Followed, Passes
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
@@ -32,13 +33,15 @@ _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate l
 class Schedule(TrainingLength):
     """What a script sees of its training's length, and how far it trains.
 
-    ``steps`` returns the optimizer steps behind the weights.
+    ``steps`` returns the optimizer steps behind the weights; ``first`` is the training that may resume.
     """
 
     is_known_at_end = True
 
-    def __init__(self, settings: Settings, steps: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, steps: Callable[[], int], first: FirstTraining) -> None:
         self._settings, self._plan = settings, settings.plan
+        self._steps, self._first = steps, first
+        self._has_loaded = False
         self._passes = Passes(steps, settings.plan.micro_batch)
         self._own: int | None = None
         self._accelerator: Any = None
@@ -98,6 +101,11 @@ class Schedule(TrainingLength):
         """Follow a training loader that accelerate has prepared."""
         self._accelerator = accelerator
         self._passes.follow(loader)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether this process has made a step or has loaded one that it resumes from."""
+        return self._has_loaded or self._steps() > self._settings.resumed_step
 
     @property
     def follows(self) -> bool:
@@ -178,6 +186,9 @@ class Schedule(TrainingLength):
 
     def _load_state(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         result = inherited(*args, **kwargs)
+        if not self._first.is_current:
+            return result
+        self._has_loaded = True
         if self._settings.resume_from is not None:
             row_order.resume(self._settings.resume_from, self._passes.orders)
         self._is_resuming, self._passed_over = True, 0
@@ -280,7 +291,7 @@ class Schedule(TrainingLength):
     def _batches_behind(self, batches: int | None, asked: int) -> int:
         """Return how many of the plan's batches to skip for the script's count; a resumed epoch's are known."""
         accumulation = self._plan.accumulation
-        if self._settings.resume_from is None or self._has_skipped:
+        if self._settings.resume_from is None or self._has_skipped or not self._first.is_current:
             return asked * accumulation // self._own if self._own else asked
         steps = self._settings.resumed_step
         epoch, steps_of_epoch = self._place(batches)

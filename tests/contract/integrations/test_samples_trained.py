@@ -159,8 +159,8 @@ def test_of_lightnings_trainer(kind: str, trained: int, total: int, own_batch: i
 @pytest.mark.parametrize(
     ("name", "integration", "plan", "trained", "own_batch"),
     [
-        ("lightning_fabric.py", "lightning", "fp32-ddp-none-mb8x1", 64, 16),
-        ("lightning_fabric.py", "lightning", PLAN, 64, None),
+        ("lightning_fabric.py", "lightning", "fp32-ddp-none-mb8x1", 128, 16),
+        ("lightning_fabric.py", "lightning", PLAN, 128, None),
         ("ddp_loop.py", "env", "bf16-ddp-none-mb8x1", 256, None),
     ],
 )

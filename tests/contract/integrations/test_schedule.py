@@ -20,6 +20,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
 from memtune.wire.run import RunKind
+from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
@@ -164,7 +165,7 @@ RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_sample
 
 def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
     """Return Accelerator, loader and data module of a script that passed ``own``, under a plan of 1x8 batches."""
-    schedule, patches = Schedule(settings, lambda: 0), Patches()
+    schedule, patches = Schedule(settings, lambda: 0, FirstTraining(settings, "prepare")), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
         DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped

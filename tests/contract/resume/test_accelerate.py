@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from memtune_runner.rank.settings import Settings
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 SAVES, LANGUAGE_MODELING = PROGRAMS / "accelerate_saves.py", PROGRAMS / "language_modeling.py"
+TWICE = PROGRAMS / "accelerate_twice.py"
 
 
 class InterruptedSaveError(Exception):
@@ -59,8 +61,8 @@ class Job:
 
         self.steps = 0
         patches.undo()
-        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, trained))
-        patches.wrap(Accelerator, "load_state", huggingface.accelerate_load(settings))
+        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, trained, lambda: True))
+        patches.wrap(Accelerator, "load_state", huggingface.accelerate_load(settings, lambda: True))
         self.accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(**project))
         model = torch.nn.Linear(2, 2)
         self.model, self.optimizer = self.accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
@@ -221,3 +223,36 @@ def test_a_trainer_never_resumes_from_what_was_not_completed(
 def test_a_trainer_given_an_empty_checkpoint_begins_at_step_0(asked: Any, settings: Settings) -> None:
     assert huggingface.resume_from(settings, asked) is None
     assert huggingface.resume_from(replace(settings, checkpoint_path=None), asked) is None
+
+
+def test_only_the_first_of_two_trainings_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(name: str, **variables: str) -> tuple[watched.Outcome, dict[int, float]]:
+        (tmp_path / name).mkdir()
+        told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves), **variables}
+        outcome = watched.run(TWICE, "fp32-ddp-none-mb8x1", tmp_path / name, 1, **told)[0]
+        losses = re.findall(r"^step (\d+) loss ([\d.]+)", outcome.output, re.MULTILINE)
+        return outcome, {int(step): float(loss) for step, loss in losses}
+
+    saves = tmp_path / "saves"
+    monkeypatch.setenv("SAVES_IN", str(saves))
+    monkeypatch.setenv("FAILS_AT", "second-2")
+    failed, before = train("failed", ATTEMPT="0")
+    assert failed.exit_code == 1, failed.output
+    assert list(before) == [1, 2, 3, 101, 102]
+    found = newest(saves)
+    assert found is not None
+    assert (found.directory.parent.name, found.manifest.step, found.manifest.samples) == ("first", 3, 24)
+    assert "Accelerator.prepare" in failed.output
+    monkeypatch.delenv("FAILS_AT")
+    told = {"RESUME_FROM": str(found.directory), "RESUME_STEP": "3", "RESUME_SAMPLES": "24", "ATTEMPT": "1"}
+    again, after = train("again", **told)
+    assert again.exit_code == 0, again.output
+    # The second training loads what its script has found of it, never the first one's weights.
+    assert list(after) == [103, 104, 105]
+
+
+def test_a_later_training_does_not_begin_with_the_first_ones_weights(settings: Settings, tmp_path: Path) -> None:
+    load = huggingface.accelerate_load(replace(settings, resume_from=tmp_path / "step_3"), lambda: False)
+    with pytest.raises(BadInputError, match="is a checkpoint of its first"):
+        load(lambda *_: None, None, str(tmp_path / "step_3"))
+    assert load(lambda _, asked: asked, None, "its-own") == "its-own"
