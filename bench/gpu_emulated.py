@@ -4,7 +4,8 @@
 
 Each pair runs as it does on the GPU (bench/gpu_measure.py) and is kept in FOLDER, as bench/gpu_truth.py keeps its own,
 with the GPU that is emulated and the versions of the libraries.
-Weights are made on the CPU, so that pairs for which the host has too little memory are left out, with the reason.
+Weights are made on the CPU, and what a plan offloads is there, so that pairs for which the host has too little memory are
+left out, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_measure import RAN_OUT, command, variables
-from gpu_pairs import MODELS, PAIRS, Pair, in_turns
+from gpu_pairs import MODELS, PAIRS, Pair, in_turns, workload
 from gpu_results import Results
 from gpu_score import Result
 from gpu_table import Machine
@@ -27,6 +28,8 @@ from gpu_truth import last_words, told
 
 from memtune.gpus.gpu import chip_of, find
 from memtune.memory.formulas.shape import shape_of
+from memtune.memory.host_memory import offloaded_bytes
+from memtune.plans.plan import Plan
 from memtune.units import GIB, gib
 
 _ROOT = Path(__file__).parents[1]
@@ -60,7 +63,10 @@ def machine(gpu: str) -> Machine:
 
 def emulated(pair: Pair, gpu: str, free_bytes: int) -> Result:
     """Measure a pair in a process of its own."""
-    needed = _FP32_BYTES * shape_of(MODELS[pair.model], None).total + _LIBRARIES_BYTES
+    asked = workload(pair, find(gpu))
+    # Of the ranks of a node, one runs.
+    offloaded = offloaded_bytes(asked, Plan.parse(pair.plan)) // asked.gpus_per_node
+    needed = _FP32_BYTES * shape_of(MODELS[pair.model], None).total + offloaded + _LIBRARIES_BYTES
     if needed > free_bytes:
         return Result(pair, problem=f"it needs {gib(needed)} of host memory, and {gib(free_bytes)} are free")
     words = [sys.executable, "-m", "memtune_cli.main", "emulate", "--gpu", gpu, "--format", "json"]

@@ -181,6 +181,11 @@ def test_a_pair_whose_weights_the_host_cannot_hold_is_not_emulated() -> None:
     assert found.problem == "it needs 50.5 GiB of host memory, and 20.0 GiB are free"
 
 
+def test_what_a_plan_offloads_needs_host_memory() -> None:
+    found = gpu_emulated.emulated(Pair("3B", "bf16-fsdp-full-mb2x1-oparam", 1), "h200-141gb", 21 * GIB)
+    assert found.problem == "it needs 61.2 GiB of host memory, and 21.0 GiB are free"
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "expected"),
     [
