@@ -36,7 +36,17 @@ def warm(directory: Path, text: str, **variables: str) -> WarmPython:
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1), ("import os; os.kill(os.getpid(), 9)", -9)]
+    ("text", "code"),
+    [
+        ("", 0),
+        ("raise SystemExit", 0),
+        ("raise SystemExit(3)", 3),
+        ("raise SystemExit(-1)", 255),
+        ("raise SystemExit('in words')", 1),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", -2),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+    ],
 )
 def test_the_exit_code_is_that_of_a_new_python(text: str, code: int, tmp_path: Path) -> None:
     process = warm(tmp_path, text)
@@ -51,6 +61,20 @@ def test_it_has_its_own_environment_arguments_and_main_module(tmp_path: Path) ->
     output, _ = process.communicate(60)
     process.kill()
     assert output == f"own ['word'] {tmp_path}/script.py {tmp_path}\n"
+
+
+def test_it_ends_after_its_threads_and_what_it_has_registered(tmp_path: Path) -> None:
+    text = """
+import atexit, sys, threading, time
+atexit.register(lambda: sys.stdout.write("registered"))
+threading.Thread(target=lambda: (time.sleep(0.2), sys.stdout.write("thread "))).start()
+sys.stdout.write("script ")
+raise SystemExit(4)
+"""
+    process = warm(tmp_path, text)
+    output, _ = process.communicate(60)
+    process.kill()
+    assert (process.returncode, output) == (4, "script thread registered")
 
 
 def test_one_that_goes_on_is_killed(tmp_path: Path) -> None:

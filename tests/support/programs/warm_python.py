@@ -8,6 +8,7 @@ reach what a library imported here has copied from a hooked module.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -17,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +46,9 @@ def import_all(names: list[str]) -> None:
     for name in names:
         importlib.import_module(name)
     imports.remove()
+    if "deepspeed" in names:
+        # It compiles a program to learn this, once in each process that asks; the runner does.
+        _ = sys.modules["deepspeed.ops"].__compatible_ops__
 
 
 def _remember(imported: ModuleType) -> None:
@@ -62,11 +67,13 @@ def replace_copies() -> None:
         original = getattr(owner, name, None)
         inherited(patches, owner, name, value)
         before = _there_before.get(getattr(owner, "__name__", ""))
-        if before is None:
+        if before is None or original is None:
             return
         for each in (module for known, module in list(sys.modules.items()) if known not in before):
-            for copy in [copy for copy, found in vars(each).items() if found is original]:
-                inherited(patches, each, copy, value)
+            # Looking at the values alone is quicker, and most modules have none.
+            if any(found is original for found in vars(each).values()):
+                for copy in [copy for copy, found in vars(each).items() if found is original]:
+                    inherited(patches, each, copy, value)
 
     Patches.replace = replace  # type: ignore[method-assign, assignment]  # of one test
 
@@ -122,7 +129,25 @@ def become(words: list[str], environment: dict[str, str], directory: str) -> Non
     for name in [name for name in sys.modules if name.partition(".")[0] in ("memtune", "memtune_runner")]:
         del sys.modules[name]
     replace_copies()
-    runpy.run_path(words[0], run_name="__main__")
+    code = _run(words[0])
+    # As Python ends, but without taking each library apart, which takes longer than many a script.
+    threading._shutdown()  # type: ignore[attr-defined]  # as a process of multiprocessing ends
+    atexit._run_exitfuncs()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(script: str) -> int:
+    """Run a script, and return its exit code; an exception that is told in words stays one."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        return (ended.code or 0) & 0xFF
+    return 0
 
 
 if __name__ == "__main__":
