@@ -4,7 +4,7 @@
 
 Each pair runs as it does on the GPU (bench/gpu_measure.py) and is kept in FOLDER, as bench/gpu_truth.py keeps its own,
 with the GPU that is emulated and the versions of the libraries.
-Weights are made on the CPU, and what a plan offloads is there, so that pairs for which the host has too little memory are
+Weights are made on the CPU, and what a plan offloads stays there, so pairs for which the host has too little memory are
 left out, with the reason.
 """
 

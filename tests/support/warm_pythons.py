@@ -39,7 +39,7 @@ _READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HF_", 
 
 class WarmPython:
     """Like the `subprocess.Popen` of `python WORDS...` with one text of what it writes, in a file of its own or a given
-    one."""
+    one; its errors may go to another file."""
 
     def __init__(
         self,
@@ -47,16 +47,18 @@ class WarmPython:
         environment: Mapping[str, str],
         libraries: tuple[str, ...],
         output: IO[bytes] | None = None,
+        errors: IO[bytes] | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.returncode: int | None = None
         self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
         self._told, telling = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        request = {"words": list(words), "environment": dict(environment), "directory": str(Path.cwd())}
+        request = {"words": list(words), "environment": dict(environment), "directory": str(directory or Path.cwd())}
         read = tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
         with telling:
             message = [json.dumps(request).encode()]
-            written = self._output.fileno()
-            socket.send_fds(parent(libraries, read), message, [written, written, telling.fileno()])
+            written = [each.fileno() for each in (self._output, errors or self._output)]
+            socket.send_fds(parent(libraries, read), message, [*written, telling.fileno()])
         self.pid = int(self._told.recv(64))
 
     def wait(self, timeout: float) -> int:

@@ -124,12 +124,14 @@ def become(words: list[str], environment: dict[str, str], directory: str) -> Non
     os.environ.update(environment)
     os.chdir(directory)
     own = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    sys.argv = words
-    sys.path[:] = dict.fromkeys([str(Path(words[0]).parent), *own, *sys.path[1:]])
+    is_module = words[0] == "-m"
+    sys.argv = words[1:] if is_module else words
+    first = directory if is_module else str(Path(words[0]).parent)
+    sys.path[:] = dict.fromkeys([first, *own, *sys.path[1:]])
     for name in [name for name in sys.modules if name.partition(".")[0] in ("memtune", "memtune_runner")]:
         del sys.modules[name]
     replace_copies()
-    code = _run(words[0])
+    code = _run(sys.argv[0], is_module)
     # As Python ends, but without taking each library apart, which takes longer than many a script.
     threading._shutdown()  # type: ignore[attr-defined]  # as a process of multiprocessing ends
     atexit._run_exitfuncs()
@@ -139,10 +141,13 @@ def become(words: list[str], environment: dict[str, str], directory: str) -> Non
     os._exit(code)
 
 
-def _run(script: str) -> int:
-    """Run a script, and return its exit code; an exception that is told in words stays one."""
+def _run(script: str, is_module: bool) -> int:
+    """Run a script or module, and return its exit code; an exception that is told in words stays one."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        if is_module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
             raise
