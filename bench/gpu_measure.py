@@ -42,7 +42,6 @@ from memtune_runner.rank.settings import Settings
 STEPS = 4  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]
 RECORDED = ("none", "events", "stacks")
-_EVENTS = 1_000_000
 _DRAWN = 1 << 20
 
 
@@ -188,15 +187,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.cuda.set_device(device)
     if options.record != "none" or options.fixture:
         context = "all" if options.record == "stacks" else None
-        torch.cuda.memory._record_memory_history(context=context, stacks="python", max_entries=_EVENTS)
+        torch.cuda.memory._record_memory_history(context=context, stacks="python", max_entries=gpu_snapshot.MOST_EVENTS)
     fake_ranks.join(pair.world)
     memory = CudaStatistics(None)
     with gpu_snapshot.noticed_emptying() as emptied:
         code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
     if options.fixture and code in (0, RAN_OUT):
         retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
-        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__, emptied, retries=retries)
-        gpu_snapshot.write(fixture, options.fixture)
+        snapshot = torch.cuda.memory._snapshot()
+        if gpu_snapshot.is_whole(snapshot):
+            fixture = gpu_snapshot.fixture_of(snapshot, torch.__version__, emptied, retries=retries)
+            gpu_snapshot.write(fixture, options.fixture)
+        else:
+            print(f"{pair} has no fixture: it has {gpu_snapshot.MOST_EVENTS:,} events or more", file=sys.stderr)
     return code
 
 

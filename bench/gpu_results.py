@@ -18,6 +18,8 @@ from gpu_score import Result
 from gpu_table import Machine
 
 PAIRS_FILE, FIXTURES_FILE = "pairs.jsonl", "fixtures.jsonl"
+# What is larger than 16 MiB may not come back from the machine at all.
+_MOST_FIXTURES_BYTES = 15 << 20
 
 
 class Results:
@@ -49,9 +51,14 @@ class Results:
         self.of_pairs[result.pair] = result
         self._write(PAIRS_FILE, {**result._asdict(), "pair": result.pair._asdict()})
 
-    def add_fixture(self, fixture: Path) -> None:
-        """Store a fixture; a later one of its name replaces it when they are unpacked."""
-        self._write(FIXTURES_FILE, {"name": fixture.name, "gz": b64encode(fixture.read_bytes()).decode("ascii")})
+    def add_fixture(self, fixture: Path) -> bool:
+        """Store a fixture if their file has room for it; a later one of its name replaces it when they are unpacked."""
+        path = self.folder / FIXTURES_FILE if self.folder else None
+        line = {"name": fixture.name, "gz": b64encode(fixture.read_bytes()).decode("ascii")}
+        if path and path.exists() and path.stat().st_size + len(line["gz"]) > _MOST_FIXTURES_BYTES:
+            return False
+        self._write(FIXTURES_FILE, line)
+        return True
 
     def _read(self, line: dict[str, Any]) -> None:
         if "pair" not in line:

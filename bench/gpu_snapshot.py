@@ -24,6 +24,7 @@ from memtune.allocator.counters import Counters
 from memtune.allocator.device import DeviceModel
 
 KEPT = Path(__file__).parent / "results" / "snapshots"
+MOST_EVENTS = 1_000_000  # that torch is asked to remember
 _OLDEST_FIRST = (2, 12)  # see AllocatorSettings
 _GIVEN, _TAKEN = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
@@ -53,6 +54,11 @@ def _taken_bytes() -> int:
     import torch
 
     return int(torch.cuda.memory_stats().get("reserved_bytes.all.freed", 0))
+
+
+def is_whole(snapshot: Mapping[str, Any], device: int = 0) -> bool:
+    """Whether torch has forgotten nothing of the recording, of which it keeps the last events."""
+    return len(snapshot["device_traces"][device]) < MOST_EVENTS
 
 
 def fixture_of(

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 from gpu_measure import RAN_OUT, command, variables
@@ -43,6 +43,7 @@ _LEAST_SECONDS = 20.0
 # torch is imported in so long, also from a cold disk. A process that seems older was started by an odd clock.
 _OLDEST_SECONDS = 60.0
 _LAST_CHARACTERS = 300
+_KILLED_SECONDS = 5.0
 
 
 class Counts(NamedTuple):
@@ -55,22 +56,22 @@ class Counts(NamedTuple):
 def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float | None = None) -> Result:
     """Measure a pair in its own process, and write its fixture if one is requested."""
     limit_seconds = limit_seconds or LIMIT_SECONDS[pair.model]
-    try:
-        done = subprocess.run(
-            command(pair, fixture),
-            env=variables(pair, dict(os.environ)),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit_seconds,
-        )
-    except subprocess.TimeoutExpired:
-        return Result(pair, problem=f"it did not end within {limit_seconds:.0f} s")
-    if done.returncode == RAN_OUT:
-        return Result(pair, ran_out=True)
-    if done.returncode:
-        return Result(pair, problem=last_words(done.stderr))
-    return told(pair, done.stdout)
+    environment = variables(pair, dict(os.environ))
+    # In files: a process that cannot be ended would hold a pipe open.
+    with TemporaryFile("w+", errors="replace") as output, TemporaryFile("w+", errors="replace") as errors:
+        process = subprocess.Popen(command(pair, fixture), env=environment, stdout=output, stderr=errors)
+        try:
+            code = process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):  # what hangs in the driver does not end
+                process.wait(_KILLED_SECONDS)
+            return Result(pair, problem=f"it did not end within {limit_seconds:.0f} s")
+        for each in (output, errors):
+            each.seek(0)
+        if code == RAN_OUT:
+            return Result(pair, ran_out=True)
+        return Result(pair, problem=last_words(errors.read())) if code else told(pair, output.read())
 
 
 def told(pair: Pair, output: str) -> Result:
@@ -99,8 +100,8 @@ def measure_all(
             if result.problem and time.monotonic() >= deadline and limit < LIMIT_SECONDS[pair.model]:
                 break
             # Before the pair, which is not measured again once it is kept.
-            if kept is not None and kept.exists():
-                found.add_fixture(kept)
+            if kept is not None and kept.exists() and not found.add_fixture(kept):
+                print(f"gpu_truth: {pair}: {found.folder} has no room for its fixture", file=sys.stderr, flush=True)
             found.add(result)
         if result.problem:
             print(f"gpu_truth: {pair}: {result.problem}", file=sys.stderr, flush=True)
@@ -127,7 +128,11 @@ def main(
     found = Results(options.folder)
     missing = no_gpu()
     if not missing:
-        found.begin(this_machine())
+        try:
+            found.begin(this_machine())
+        except ValueError as error:
+            print(f"gpu_truth: {error}", file=sys.stderr)
+            return 1
     if not found.machines:
         print(f"gpu_truth: it measures on a CUDA GPU, and {missing}; run it where a GPU is", file=sys.stderr)
         return NO_GPU

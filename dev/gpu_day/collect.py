@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,26 +113,30 @@ def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Itera
     for command, part in ((command, part) for command, part in parts if part.get("told")):
         yield from ("", f"## {part['name'].capitalize()} (command {command})", "", "| what | value |", "|---|--:|")
         yield from (f"| {key.replace('_', ' ')} | {_shown(value)} |" for key, value in part["told"].items())
-    yield from ("", *_beforehand(models))
+    measured = [part["told"]["product"] for _, part in parts if "product" in (part.get("told") or {})]
+    yield from ("", *_beforehand(models, dict.fromkeys(measured)))
 
 
 def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _beforehand(models: Sequence[str]) -> Iterator[str]:
-    """Check that the scored predictions are those made before the measurements."""
+def _beforehand(models: Sequence[str], measured: Iterable[str]) -> Iterator[str]:
+    """Check that the scored predictions are those made before the measurements, for these products."""
     path = ROOT / PREDICTIONS
     if not path.exists():
         yield "Nothing was predicted beforehand: `dev/gpu-day prepare` was not run in this checkout."
         return
     try:
         before = json.loads(path.read_text())
-        now = predictions(before["gpu"], models)
-    except ValueError as error:
+        told = predictions(before["gpu"], models)
+    except (ValueError, KeyError) as error:
         yield f"What was predicted beforehand cannot be read: {error}."
         return
+    product, now = told["product"], told["pairs"]
     moved = sorted(pair for pair in now if before["pairs"].get(pair) != now[pair])
     commit = before["commit"][:12]
     yield f"{len(before['pairs'])} pairs were predicted beforehand, for {before['gpu']} at commit {commit}."
+    if others := [each for each in measured if each != product]:
+        yield f"That is {product}, and what is above was measured on {' and '.join(others)}."
     yield f"The prediction has changed since for: {', '.join(moved) or 'none'}."

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     before.add_argument(
         "--python", action="append", choices=PYTHONS, help="a Python the machine with the GPU may have (all of these)"
     )
-    before.add_argument("--gpu", default="h200-141gb", help="the GPU, as predictions name it (h200-141gb)")
+    before.add_argument("--gpu", required=True, help="the GPU, as predictions name it, like h100-80gb")
     for name, parts in COMMANDS.items():
         each = what.add_parser(name, help=f"on the machine with the GPU: {', '.join(part.name for part in parts)}")
         each.add_argument(

@@ -131,6 +131,9 @@ class Run:
             first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0])
         product = machine.get("product", first.get("product"))
         if first.get("product", product) != product:
+            with suppress(FileNotFoundError):
+                if not self._log.stat().st_size:
+                    self._log.unlink()
             self._results /= re.sub(r"\W+", "-", product)
             self._results.mkdir(exist_ok=True)
             tell(f"gpu-day {self._name}: {pairs} is of another GPU; the results are in {self._results}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PREPARED = Path("build/gpu-day")
-RESULTS = PREPARED / "results"
+RESULTS = Path("build/gpu-day-results")  # not in what is brought along, which may be brought anew
 MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
 EMULATED = PREPARED / "emulated"
@@ -33,4 +33,7 @@ def variables(site: Path = ROOT / SITE) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of plugins that were not tested with these tests
         "HF_HUB_OFFLINE": "1",  # a library that asks the hub would wait for a network that is not there
+        # All ranks are on this machine, whose name may have no address.
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
     }

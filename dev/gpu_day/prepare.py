@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dev.gpu_day.places import (
     EMULATED,
@@ -27,22 +28,23 @@ from dev.gpu_day.places import (
 # accelerate and their dependencies.
 _OF_PAIRS = (
     "deepspeed hjson py-cpuinfo einops tqdm packaging pydantic annotated-types typing-inspection typing-extensions "
-    "pydantic-core msgpack psutil ninja"
+    "pydantic-core msgpack psutil ninja torchao"
 )
 _OF_TESTS = "pytest pluggy iniconfig pygments"
 _OF_JOBS = "optuna alembic mako colorlog sqlalchemy prometheus-client markupsafe pyyaml"
-_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
+_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja torchao"
 # Imported by pytest and alembic before Python 3.11 alone, and so in no lock of ours.
 _BEFORE_3_11 = ("exceptiongroup==1.3.0", "tomli==2.2.1")
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
+_LOCKS = ("dev.lock", "eight-bit.lock")
 _PIP = (development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check")
 _PREDICT = """
 import json, sys
 from gpu_pairs import PAIRS
 from gpu_score import ways
 from gpu_trace import traced
-from memtune.gpus.gpu import find
+from memtune.gpus.gpu import chip_of, find
 models = sys.argv[2:]
 try:
     gpu = find(sys.argv[1])
@@ -51,7 +53,8 @@ except ValueError as error:
     sys.exit()
 pairs = [pair for pair in PAIRS if not models or pair.model in models]
 both = ways(gpu, traced(pairs))
-print(json.dumps({str(pair): {way: predict(pair).device for way, predict in both.items()} for pair in pairs}))
+found = {str(pair): {way: predict(pair).device for way, predict in both.items()} for pair in pairs}
+print(json.dumps({"product": chip_of(gpu.name).product, "pairs": found}))
 """
 
 
@@ -61,7 +64,7 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
     Old wheels are replaced when new ones are fetched. Emulated peaks of this GPU and commit are kept.
     """
     try:
-        made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
+        made = {"gpu": gpu, "commit": _commit(), **predictions(gpu, models)}
     except ValueError as error:
         print(f"gpu-day: {error}", file=sys.stderr)
         return 2
@@ -82,8 +85,8 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
     return int(not is_emulated)
 
 
-def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """The predictions for every pair, by formulas and by traces; ValueError if the GPU is unknown."""
+def predictions(gpu: str, models: Sequence[str]) -> dict[str, Any]:
+    """The GPU's ``product``, and what is predicted for all ``pairs`` by formulas and traces; ValueError if unknown."""
     done = subprocess.run(
         [development_python(), "-c", _PREDICT, gpu, *models],
         cwd=ROOT,
@@ -155,12 +158,12 @@ def _download(pythons: Sequence[str], into: Path) -> None:
 
 
 def _pinned(name: str) -> str:
-    """The requirement of a package as pinned in tools/dev.lock."""
-    lock = (ROOT / "tools" / "dev.lock").read_text(encoding="utf-8")
-    found = re.search(rf"^({re.escape(name)}==\S+)", lock, re.MULTILINE)
-    if found is None:
-        raise ValueError(f"tools/dev.lock has no {name}")
-    return found[1]
+    """The requirement of a package as the lock files of the development environment pin it."""
+    for lock in _LOCKS:
+        text = (ROOT / "tools" / lock).read_text(encoding="utf-8")
+        if found := re.search(rf"^({re.escape(name)}==\S+)", text, re.MULTILINE):
+            return found[1]
+    raise ValueError(f"none of tools/{' and tools/'.join(_LOCKS)} has {name}")
 
 
 def _travelling() -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -61,6 +62,8 @@ def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
             f"there are no wheels in {wheels}: what this Python lacks is missing; run dev/gpu-day prepare where there "
             f"is a network, and bring {PREPARED} along"
         )
+    # What another Python lacked would come before what this one has.
+    shutil.rmtree(site, ignore_errors=True)
     chosen: dict[str, Wheel] = {}
     for name, found in _by_name(brought, refused).items():
         here = version_of(name)

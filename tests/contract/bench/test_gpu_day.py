@@ -683,6 +683,14 @@ def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert run_there["parts"][0]["told"] == {"product": "NVIDIA A"}
 
 
+def test_of_a_first_command_on_another_gpu_nothing_is_left_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"product": "NVIDIA A"}\n')
+    assert on_a_gpu((Part("first", ("-c", ""), 30),), 60, tmp_path, monkeypatch, "NVIDIA B") == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["NVIDIA-B", "pairs.jsonl"]
+
+
 def test_a_second_run_writes_nothing_over_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second lease may have another driver, or no GPU at all."""
     constants = Part("constants", ("-c", "print('{\"driver\": 1}')"), 30, tells=True)
@@ -798,6 +806,8 @@ def test_wheels_of_what_is_missing_or_older_are_unpacked(tmp_path: Path) -> None
         "pluggy-0.1-py3-none-any.whl",
     ):
         _wheel(tmp_path, each)
+    for before in ("new", "new/site", "new/site/of_another_python"):
+        (tmp_path / before).mkdir()
     site, refused = unpack(tmp_path, tmp_path / "new" / "site")
     assert sorted(each.name for each in site.iterdir()) == ["gpu_day_binary.py", "pytest.py"]
     assert own in (site / "gpu_day_binary.py").read_text()
@@ -821,7 +831,7 @@ def test_every_package_that_is_carried_along_is_pinned() -> None:
     names = f"{prepare._OF_PAIRS} {prepare._OF_TESTS} {prepare._OF_JOBS}".split()
     assert len(names) == len(set(names)) > 20
     assert [name for name in names if not prepare._pinned(name).startswith(f"{name}==")] == []
-    with pytest.raises(ValueError, match=r"tools/dev\.lock has no left-pad"):
+    with pytest.raises(ValueError, match=r"none of tools/dev\.lock and tools/eight-bit\.lock has left-pad"):
         prepare._pinned("left-pad")
 
 
@@ -903,14 +913,15 @@ print(Path(pydantic_core.__file__).is_relative_to(site))
 
 
 def test_wheels_that_were_fetched_serve_a_bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the code of the packages, all but DeepSpeed's and Optuna's, which import torch and numpy."""
+    """With the code of the packages, all but those that import torch or numpy: DeepSpeed, Optuna and torchao."""
     index, wheels, site = (tmp_path / each for each in ("index", "wheels", "site"))
     index.mkdir()
     wheels.mkdir()
     names = f"{prepare._OF_PAIRS} {prepare._OF_TESTS} {prepare._OF_JOBS}".split()
     for name in names:
-        if name != "deepspeed":
+        if name not in ("deepspeed", "torchao"):
             _repacked(index, name)
+    _published(index, prepare._pinned("torchao"), "cp310-abi3-manylinux_2_28_x86_64")
     for pin in prepare._BEFORE_3_11:
         _published(index, pin, "py3-none-any")
     _published(wheels, prepare._pinned("deepspeed"), "py3-none-any")
@@ -955,6 +966,23 @@ def test_what_is_there_is_collected_whatever_is_missing(
         f"gpu-day: {tmp_path}/pairs.jsonl is missing: no pair was measured, and gpu-truth.md is not written",
         f"gpu-day: {tmp_path}/fixtures.jsonl is missing: there are no snapshots to replay",
     ]
+
+
+def test_predictions_for_another_gpu_than_the_measured_one_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = {"a pair": {"formulas": [1.0, 2.0, 3.0]}}
+    before = tmp_path / "predictions.json"
+    before.write_text(json.dumps({"gpu": "h200-141gb", "commit": "1" * 40, "pairs": pairs}))
+    monkeypatch.setattr(collect, "PREDICTIONS", before)
+    monkeypatch.setattr(collect, "predictions", lambda *_: {"product": "NVIDIA H200", "pairs": pairs})
+    sentence = "That is NVIDIA H200, and what is above was measured on NVIDIA H100 80GB HBM3."
+    for product, is_told in (("NVIDIA H200", False), ("NVIDIA H100 80GB HBM3", True)):
+        _kept(tmp_path, "1", {"product": product})
+        assert collect.collect(tmp_path, tmp_path / "into") == 0
+        page = (tmp_path / "into" / "gpu-day.md").read_text()
+        assert (sentence in page) is is_told
+        assert "1 pairs were predicted beforehand, for h200-141gb at commit 111111111111." in page
 
 
 def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(

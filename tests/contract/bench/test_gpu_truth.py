@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import fake_ranks
 import gpu_emulated
@@ -322,6 +323,57 @@ def test_a_fixture_that_was_cut_off_as_it_was_written_loses_no_other(
     assert not collect._unpack_fixtures(tmp_path / "kept", tmp_path / "snapshots")
     assert sorted(each.name for each in (tmp_path / "snapshots").iterdir()) == ["first", "last"]
     assert f"{kept}: 1 lines cannot be read" in capsys.readouterr().err
+
+
+def test_a_fixture_for_which_there_is_no_room_is_left_out_and_the_pair_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is too large would not come back from the machine at all."""
+
+    def measured(pair: Pair, fixture: Path | None, _limit_seconds: float) -> Result:
+        assert fixture is not None
+        fixture.write_bytes(bytes(600))
+        return Result(pair, GIB)
+
+    monkeypatch.setattr("gpu_results._MOST_FIXTURES_BYTES", 2000)
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], math.inf, True, measured)
+    assert (tmp_path / FIXTURES_FILE).stat().st_size < 2000
+    assert list(Results(tmp_path).of_pairs) == list(PAIRS[:3])
+    assert f"gpu_truth: {PAIRS[2]}: {tmp_path} has no room for its fixture\n" in capsys.readouterr().err
+
+
+def test_a_pair_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that hangs in the driver."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    class Hanging(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+        def kill(self) -> None:
+            pass
+
+    monkeypatch.setattr(gpu_truth, "command", lambda *_: ["sleep", "60"])
+    monkeypatch.setattr(gpu_truth, "_KILLED_SECONDS", 0.5)
+    monkeypatch.setattr("gpu_truth.subprocess.Popen", Hanging)
+    assert gpu_truth.measured(PAIRS[0], None, 0.5) == Result(PAIRS[0], problem="it did not end within 0 s")
+    made[0].terminate()
+    assert made[0].wait(30)
+
+
+def test_results_of_another_gpu_are_told_of_and_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Results(tmp_path).begin(MACHINE._replace(product="NVIDIA A"))
+    kept = (tmp_path / PAIRS_FILE).read_text()
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE._replace(product="NVIDIA B"))
+    assert gpu_truth.main(["--folder", str(tmp_path), "--measure-only"]) == 1
+    assert capsys.readouterr().err == (
+        f"gpu_truth: {tmp_path} is of NVIDIA A, and this is NVIDIA B: name another folder\n"
+    )
+    assert (tmp_path / PAIRS_FILE).read_text() == kept
 
 
 def test_a_pair_is_kept_after_its_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

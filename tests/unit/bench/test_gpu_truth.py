@@ -23,7 +23,7 @@ from gpu_pairs import (
     workload,
 )
 from gpu_score import Result, after_probes, scored, ways
-from gpu_snapshot import Replayed, fixture_of, read, recorded, replayed, write
+from gpu_snapshot import MOST_EVENTS, Replayed, fixture_of, is_whole, read, recorded, replayed, write
 from gpu_table import Machine, llmem, report
 from small_traces import small_trace
 
@@ -275,6 +275,11 @@ def test_the_retries_of_a_fixture_are_those_that_torch_counted_where_it_was_aske
     counted = fixture_of(trace, "2.9.0", retries=3)
     assert counted["retries"] == recorded(counted).retries == 3
     assert replayed(counted) != recorded(counted)
+
+
+def test_a_recording_that_torch_has_cut_off_is_not_whole() -> None:
+    assert is_whole({"device_traces": [[{}] * (MOST_EVENTS - 1)]})
+    assert not is_whole({"device_traces": [[{}] * MOST_EVENTS]})
 
 
 def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -> None:
