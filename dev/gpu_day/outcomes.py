@@ -191,7 +191,14 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
     It is interrupted first, so that pytest can print its summary.
     """
     process = subprocess.Popen(
-        words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        words,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=file,
+        stderr=file,
+        start_new_session=True,
+        preexec_fn=_be_interruptible,
     )
     grace = min(_GRACE_SECONDS, limit * _GRACE_SHARE)
     killed_seconds = grace * _KILLED_SHARE
@@ -206,6 +213,11 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
         _end_processes(environment[_MARK])
         with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver does not end
             process.wait(killed_seconds)
+
+
+def _be_interruptible() -> None:
+    """Undo what a shell does to commands in its background, of which the part would inherit that it ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _end_processes(results: str | None) -> None:

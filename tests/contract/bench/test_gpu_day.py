@@ -7,12 +7,13 @@ import multiprocessing
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
     assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["1.jsonl", "1.log"]
 
 
+@pytest.fixture
+def _in_the_background() -> Iterator[None]:
+    """A shell has what runs there ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_in_the_background")
 def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
