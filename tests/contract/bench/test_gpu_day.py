@@ -528,7 +528,7 @@ def test_a_python_that_is_too_old_is_told_which_to_use(
 
 def test_wheels_for_an_unsupported_python_are_not_fetched(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["prepare", "--python", "3.9"])
+        main(["prepare", "--gpu", "h100-80gb", "--python", "3.9"])
     assert "invalid choice: '3.9'" in capsys.readouterr().err
 
 
@@ -642,7 +642,7 @@ def test_the_parts_of_a_command_are_expected_to_end_in_its_time_and_none_is_star
     for each in found:
         assert 0 < each.expected <= each.least <= each.limit, each
     monkeypatch.setattr(prepare, "prepare", lambda *_: 0)
-    assert main(["prepare"]) == 0
+    assert main(["prepare", "--gpu", "h100-80gb"]) == 0
     table = capsys.readouterr().out
     for each in found:
         assert f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}\n" in table
