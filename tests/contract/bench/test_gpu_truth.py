@@ -357,7 +357,8 @@ def test_a_pair_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gpu_truth, "command", lambda *_: ["sleep", "60"])
     monkeypatch.setattr(gpu_truth, "_KILLED_SECONDS", 0.5)
     monkeypatch.setattr("gpu_truth.subprocess.Popen", Hanging)
-    assert gpu_truth.measured(PAIRS[0], None, 0.5) == Result(PAIRS[0], problem="it did not end within 0 s")
+    assert gpu_truth.measured(PAIRS[0], None, 1.0) == Result(PAIRS[0], problem="it did not end within 1 s")
+    assert made[0].poll() is None, "it was waited for until its end"
     made[0].terminate()
     assert made[0].wait(30)
 
