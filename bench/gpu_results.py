@@ -18,7 +18,7 @@ from gpu_score import Result
 from gpu_table import Machine
 
 PAIRS_FILE, FIXTURES_FILE = "pairs.jsonl", "fixtures.jsonl"
-# What is larger than 16 MiB may not come back from the machine at all.
+# A file that is too large for the way back would take every fixture with it.
 _MOST_FIXTURES_BYTES = 15 << 20
 
 

@@ -103,7 +103,7 @@ def predictions(gpu: str, models: Sequence[str]) -> dict[str, Any]:
 def _emulate(gpu: str, models: Sequence[str], *options: str) -> bool:
     """Keep what every pair takes on the emulated GPU, for the table of the day; return False where that failed.
 
-    Without `make env-emulated` nobody asked for it.
+    Where `make env-emulated` was not run, the table goes without.
     """
     if not (ROOT / EMULATED_PYTHON).exists():
         print("gpu-day: the table will have no emulated peaks: make env-emulated was not run here", file=sys.stderr)
