@@ -40,7 +40,7 @@ COPY tools/zig.lock /locks/
 RUN python3 -m venv /opt/zig && /opt/zig/bin/pip install --no-cache-dir --require-hashes -r /locks/zig.lock
 COPY core/memtune /app/memtune
 COPY runner/memtune_runner /app/memtune_runner
-RUN cd /app && CC="/opt/zig/bin/python3 -m ziglang cc --target=x86_64-linux-gnu.2.17" \
+RUN cd /app && CC="/opt/zig/bin/python3 -m ziglang cc --target=$(uname -m)-linux-gnu.2.17" \
         python3 -B -m memtune_runner.emulated.build
 
 # Nothing is run from here on, so nothing of the machine that builds can end in the image.

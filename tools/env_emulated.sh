@@ -4,10 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
-    echo "the emulated GPU needs Linux on x86_64; this is $(uname -s) on $(uname -m)" >&2
-    exit 3
-fi
+case "$(uname -s)-$(uname -m)" in
+    Linux-x86_64 | Linux-aarch64) ;;
+    *)
+        echo "the emulated GPU needs Linux on x86_64 or aarch64; this is $(uname -s) on $(uname -m)" >&2
+        exit 3
+        ;;
+esac
 key=$(cat tools/env_emulated.sh tools/torch-cuda.lock .venv/.memtune-dev | sha256sum | cut -d' ' -f1)
 stamp=.venv-emulated/.memtune
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$key" ] && exit 0

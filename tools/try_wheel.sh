@@ -13,5 +13,6 @@ cd "$venv" # not the checkout, whose packages would be found first
 "$venv/bin/memtune" plan "$root/examples/llama-7b-8gpu.yaml" --top 1
 "$venv/bin/python" - <<'PROGRAM' # the emulated GPU, for machines without a compiler
 from memtune_runner.emulated.build import CUDA_MAJORS, prebuilt_library
-assert all(prebuilt_library(major).exists() for major in CUDA_MAJORS)
+from memtune_runner.emulated.elf import MACHINES
+assert all(prebuilt_library(major, machine).exists() for major in CUDA_MAJORS for machine in MACHINES)
 PROGRAM

@@ -27,7 +27,7 @@ exit codes:
   1  the command failed
   2  bad input: a command or job that cannot be read, or a command whose Python is not there
   3  no CUDA build of torch in the command's Python, or a checkout of MemTune without a C compiler
-  4  a machine that is not Linux on x86_64
+  4  a machine that is not Linux on x86_64 or aarch64
   5  a GPU that is not in the table
   6  the command ran out of the emulated GPU's memory
   7  the time was up

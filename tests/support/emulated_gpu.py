@@ -17,8 +17,8 @@ PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
 
 def why_not() -> str | None:
     """Why no GPU can be emulated here; None if one can."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        return f"they need Linux on x86_64, and this is {platform.system()} on {platform.machine()}"
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return f"they need Linux on x86_64 or aarch64, and this is {platform.system()} on {platform.machine()}"
     if shutil.which("cc") is None:
         return "they need a C compiler, and there is no cc"
     return None if PYTHON.exists() else "they need the CUDA build of torch: run make env-emulated"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -68,7 +70,7 @@ def stubs(undefined: Iterable[str], defined: Iterable[str]) -> bytes:
     left = sorted(set(undefined) - set(defined))
     silent = [name for name in left if _COMPUTES.fullmatch(name)]
     counted = [name for name in left if not _COMPUTES.fullmatch(name)]
-    return elf.stubs(LIBRARY, _GPU_LIBRARY, "$ORIGIN", silent, counted)
+    return elf.stubs(platform.machine(), LIBRARY, _GPU_LIBRARY, "$ORIGIN", silent, counted)
 
 
 def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | None = None) -> Path:
@@ -122,14 +124,14 @@ def _build_into(directory: Path, binaries: Binaries, cuda: str) -> None:
     empty.mkdir()
     for soname in binaries.absent:
         # Opening one of these by name and looking a symbol up returns the emulation's.
-        (empty / soname).write_bytes(elf.stubs(soname, LIBRARY, "$ORIGIN/.."))
+        (empty / soname).write_bytes(elf.stubs(platform.machine(), soname, LIBRARY, "$ORIGIN/.."))
     # Triton links its launchers with this name.
     (empty / "libcuda.so").symlink_to(_DRIVER)
 
 
-def prebuilt_library(cuda_major: int) -> Path:
+def prebuilt_library(cuda_major: int, machine: str = "") -> Path:
     """Return where a package has the compiled C for these releases of CUDA, if it was built with it."""
-    return SOURCES / f"cuda{cuda_major}.so"
+    return SOURCES / f"cuda{cuda_major}-{machine or platform.machine()}.so"
 
 
 def compile_library(cuda_major: int, target: Path) -> None:
@@ -147,6 +149,6 @@ def compile_library(cuda_major: int, target: Path) -> None:
         raise NoCompilerError(f"the C compiler cannot build the emulated GPU: {done.stderr.strip()[-400:]}")
 
 
-if __name__ == "__main__":  # for packages, which go where no compiler is
+if __name__ == "__main__":  # for packages, which go where no compiler is; CC compiles for the machine that is named
     for each in CUDA_MAJORS:
-        compile_library(each, prebuilt_library(each))
+        compile_library(each, prebuilt_library(each, *sys.argv[1:]))

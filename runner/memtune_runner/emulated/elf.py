@@ -1,10 +1,10 @@
-"""Reads what shared libraries need, and writes one of functions that only pretend, for x86-64, without a compiler."""
+"""Reads what shared libraries need, and writes one of functions that only pretend, without a compiler."""
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from typing import NamedTuple
 _SYMBOL, _DYNAMIC = struct.Struct("<IBBHQQ"), struct.Struct("<QQ")
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 10, 11, 14, 15, 29
 _FUNCTION, _OBJECT = 0x12, 0x11  # global symbols
-_PAGE, _CODE_BYTES = 4096, 16
+_CODE_BYTES = 32  # of one function
+_PAGE = 1 << 16  # the largest of aarch64, whose kernels have pages of 4, 16 or 64 KiB
 _DYNAMIC_SECTION, _SYMBOLS_SECTION = 6, 11
 _FILE_HEADER_BYTES, _SEGMENT_HEADER_BYTES, _SEGMENTS = 64, 56, 4
 _DATA = ("emulated_stub_names", "emulated_stub_calls")
@@ -55,7 +56,43 @@ def _text(content: mmap.mmap, start: int) -> str:
     return content[start : content.find(b"\0", start)].decode("ascii", "replace")
 
 
-def stubs(soname: str, needed: str, search_path: str, silent: Sequence[str] = (), counted: Sequence[str] = ()) -> bytes:
+class Machine(NamedTuple):
+    """A kind of processor: its number in a library's header, and two functions in its code.
+
+    One returns 0. The other first adds 1 to a counter, which lies at a distance from the function.
+    """
+
+    number: int
+    succeed: bytes
+    count_call: Callable[[int], bytes]
+
+
+_X86_SUCCEED = b"\x31\xc0\xc3"  # xor eax, eax; ret
+_ARM_SUCCEED = struct.pack("<2I", 0x52800000, 0xD65F03C0)  # mov w0, #0; ret
+
+
+def _x86_count(distance: int) -> bytes:
+    # lock inc qword [rip + ...], which is relative to the next instruction
+    return b"\xf0\x48\xff\x05" + struct.pack("<i", distance - 8) + _X86_SUCCEED
+
+
+def _arm_count(distance: int) -> bytes:
+    # adr reaches 1 MiB, some ten times what the stubs for torch take.
+    address = 0x10000000 | (distance & 3) << 29 | (distance >> 2 & 0x7FFFF) << 5 | 16  # adr x16, ...
+    # ldxr x17, [x16]; add x17, x17, #1; stxr w15, x17, [x16]; cbnz w15, to the ldxr
+    return struct.pack("<5I", address, 0xC85F7E11, 0x91000631, 0xC80F7E11, 0x35FFFFAF) + _ARM_SUCCEED
+
+
+# By the names that uname has for them.
+MACHINES = {
+    "x86_64": Machine(62, _X86_SUCCEED, _x86_count),
+    "aarch64": Machine(183, _ARM_SUCCEED, _arm_count),
+}
+
+
+def stubs(
+    machine: str, soname: str, needed: str, search_path: str, silent: Sequence[str] = (), counted: Sequence[str] = ()
+) -> bytes:
     """Return a shared library whose functions return 0. It needs another library, in which symbols are searched, too.
 
     Its data `emulated_stub_names` are the names of counted functions, each with a zero byte, and a zero byte at their
@@ -90,12 +127,12 @@ def stubs(soname: str, needed: str, search_path: str, silent: Sequence[str] = ()
             strict=True,
         )
     )
-    code = b"\x31\xc0\xc3".ljust(_CODE_BYTES, b"\x90")  # xor eax, eax; ret
-    for place in range(len(counted)):
-        distance = calls_at + 8 * place - (code_at + _CODE_BYTES * (place + 1) + 8)
-        code += (b"\xf0\x48\xff\x05" + struct.pack("<i", distance) + b"\x31\xc0\xc3").ljust(_CODE_BYTES, b"\x90")
+    number, succeed, count_call = MACHINES[machine]
+    counters = range(calls_at, calls_at + 8 * len(counted), 8)
+    counting = [count_call(to - at) for at, to in zip(addresses[len(silent) :], counters, strict=True)]
+    code = b"".join(each.ljust(_CODE_BYTES, b"\0") for each in (succeed, *counting))
     content = bytearray(dynamic_at)
-    content[:symbols_at] = _headers(dynamic_at, len(dynamic), 8 * len(counted))
+    content[:symbols_at] = _headers(number, dynamic_at, len(dynamic), 8 * len(counted))
     for place, part in ((symbols_at, symbols), (strings_at, strings), (hashes_at, hashes), (code_at, code)):
         content[place : place + len(part)] = part
     content[names_at : names_at + len(names)] = names
@@ -128,11 +165,11 @@ def _hash(name: str) -> int:
     return value
 
 
-def _headers(data_at: int, dynamic_bytes: int, zero_bytes: int) -> bytes:
+def _headers(machine: int, data_at: int, dynamic_bytes: int, zero_bytes: int) -> bytes:
     """Return the headers of a file that is mapped as it is: to be read and run, and from ``data_at`` to be written."""
-    shared_object, x86_64 = 3, 62
+    shared_object = 3
     file = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", shared_object, x86_64, 1, 0, _FILE_HEADER_BYTES, 0, 0,
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", shared_object, machine, 1, 0, _FILE_HEADER_BYTES, 0, 0,
         _FILE_HEADER_BYTES, _SEGMENT_HEADER_BYTES, _SEGMENTS, 0, 0, 0,
     )  # fmt: skip
     load, dynamic, stack, read, write, run = 1, 2, 0x6474E551, 4, 2, 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memtune_runner.command.command import Command, Kind
+from memtune_runner.emulated.elf import MACHINES
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError, NoCudaTorchError
 
 # Run by the command's own Python, which may be older.
@@ -57,9 +58,10 @@ def find(command: Command) -> Installed:
 def find_in(python: tuple[str, ...]) -> Installed:
     """Return the torch of a Python, given with its options."""
     found = _look(python)
-    if (found["system"], found["machine"]) != ("Linux", "x86_64"):
+    if found["system"] != "Linux" or found["machine"] not in MACHINES:
         raise ArchitectureError(
-            f"this machine is {found['system']} on {found['machine']}; the emulated GPU needs Linux on x86_64"
+            f"this machine is {found['system']} on {found['machine']}; the emulated GPU needs Linux on "
+            + " or ".join(MACHINES)
         )
     if "directory" not in found:
         raise NoCudaTorchError(f"{python[0]} has no torch; name one with a CUDA build of it: docs/emulated-gpu.md")

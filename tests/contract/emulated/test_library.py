@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -255,7 +256,7 @@ def test_without_a_compiler_a_checkout_says_what_to_do(
 
 def test_another_release_builds_the_libraries_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, newer = tmp_path / "cuda13.so", tmp_path / "elf.py"
-    compiled.write_bytes(elf.stubs("libmemtune_gpu.so", "libc.so.6", "$ORIGIN"))
+    compiled.write_bytes(elf.stubs(platform.machine(), "libmemtune_gpu.so", "libc.so.6", "$ORIGIN"))
     newer.write_bytes(Path(elf.__file__).read_bytes() + b"# changed")
     monkeypatch.setattr(build, "prebuilt_library", lambda _: compiled)
     made = build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache")
