@@ -2,7 +2,7 @@
 
 Each table is the prediction times hidden factors, drawn anew for each seed. No method sees them; a probe shows a plan's
 row with a little noise. Factors of the whole job spread as published measurements do around the prediction:
-bench/results/accuracy.md (memory: median 6%, 90th percentile 20%), bench/results/throughput.md (speed: median 10%).
+bench/results/accuracy.md (memory: median 6%, 90th percentile 20%), bench/results/throughput.md (speed: median 5%).
 Those that differ between plans of one job are assumed; nobody published enough plans of one job to fit them.
 """
 

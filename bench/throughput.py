@@ -3,7 +3,8 @@
     PYTHONPATH=core python bench/throughput.py [FILE.csv]
 
 Prints published and predicted tokens per second, a table by source and GPU, and a machine-readable line: percentages,
-where ``bias`` is the median of predicted over published less one, ``inside`` the share of rows within the interval.
+where ``bias`` is the median of predicted over published less one, ``inside`` the share of rows within the interval. At
+last, the same of the runs in bench/data/measured_sweeps.csv, on which no constant was chosen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from search_published import published_tables
 
 from memtune.gpus.gpu import find
 from memtune.memory.prediction import Interval
@@ -108,6 +111,22 @@ def score(rows: Iterable[Row]) -> list[Scored]:
     return [Scored(row, Predictor(row.workload).predict(row.plan).tokens_per_second) for row in rows]
 
 
+def score_sweeps() -> dict[str, list[Scored]]:
+    """Predict every sweep's runs, by source, GPU and what is trained."""
+    scored: dict[str, list[Scored]] = {}
+    for job, source, table in published_tables():
+        adapter = table.workload.adapter
+        trained = f"adapter, {adapter.base_quantization}" if adapter else "whole model"
+        rows = [
+            Row(job, source, table.workload, plan, measured.tokens_per_second)
+            for plan, measured in table.rows.items()
+            if measured.tokens_per_second
+        ]
+        name = f"{source.rpartition('/')[2]} {table.workload.gpu.name} {trained}"
+        scored.setdefault(name, []).extend(score(rows))
+    return scored
+
+
 def summary(scored: list[Scored]) -> str:
     """The figures of some rows in one line."""
     errors = [abs(one.ratio - 1) for one in scored]
@@ -132,6 +151,11 @@ def main() -> None:
         for group in sorted({name(one) for one in scored}):
             print(f"{group:<28}{summary([one for one in scored if name(one) == group])}")
     print(f"\n{summary(scored)}")
+    sweeps = score_sweeps()
+    print()
+    for group, some in sorted(sweeps.items()):
+        print(f"{group:<48}{summary(some)}")
+    print(f"\nsweeps: {summary([one for some in sweeps.values() for one in some])}")
 
 
 def _line(one: Scored) -> str:

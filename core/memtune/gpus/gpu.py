@@ -19,7 +19,7 @@ from memtune.units import GIB, KIB
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU. Rates are peaks; the predictor decides what a training step reaches of them.
+    """One kind of GPU. Rates are peaks, of which large matrix products and attention reach a share.
 
     ``guessed`` says that only its memory is known, and that ``name`` is the GPU whose rates it was given.
     """
@@ -35,11 +35,21 @@ class Gpu:
     link_bytes_per_second: float
     node_link_bytes_per_second: float
     host_link_bytes_per_second: float
+    matmul_share: float
+    attention_share: float
     guessed: bool = False
 
     def with_memory(self, usable_bytes: int) -> Gpu:
         """The same GPU with another amount of memory: a declared size, a MIG slice, or a measured one."""
         return replace(self, usable_bytes=usable_bytes)
+
+
+# What a GPU reaches of its bf16 peak. Matrix products: stas00/ml-engineering@744d01e compute/accelerator/README.md,
+# "Maximum Achievable Matmul FLOPS". Attention: FlashAttention-2 on an A100, 50% to 73% (2307.08691, abstract), and on an
+# H100, 35% (2407.08608, abstract). GPUs that are not there have what lies between.
+_AMPERE = {"matmul": 0.869, "attention": 0.62}
+_HOPPER = {"matmul": 0.803, "attention": 0.35}
+_MATMUL_SHARE, _ATTENTION_SHARE = 0.85, 0.47
 
 
 def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, link: float, **rates: float) -> Gpu:
@@ -56,6 +66,8 @@ def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, 
         link_bytes_per_second=link * 1e9,
         node_link_bytes_per_second=rates.get("network", 3.125) * 1e9,
         host_link_bytes_per_second=rates.get("host", 32) * 1e9,
+        matmul_share=rates.get("matmul", _MATMUL_SHARE),
+        attention_share=rates.get("attention", _ATTENTION_SHARE),
     )
 
 
@@ -67,20 +79,20 @@ GPUS: dict[str, Gpu] = {
     for g in (
         # DGX B200 data sheet (rates of eight); bandwidth and usable memory as a device reports: pytorch/ao#4002.
         # Unchecked: the network, assumed to be an H100's.
-        _gpu("b200-180gb", 178.3, 2250, 75, 7670, 900, fp8=4500, host=64, network=50),
+        _gpu("b200-180gb", 178.3, 2250, 75, 7670, 900, fp8=4500, host=64, network=50, matmul=0.776),
         # H200 data sheet. It is an H100 with HBM3e: 4.8 TB/s.
-        _gpu("h200-141gb", 139.7, 989, 67, 4800, 450, fp8=1979, host=64, network=50),
+        _gpu("h200-141gb", 139.7, 989, 67, 4800, 450, fp8=1979, host=64, network=50, **_HOPPER),
         # H100 data sheet: SXM, NVL (by PCIe, for its NVLink bridge joins two cards only) and, in early editions, PCIe.
         # Unchecked: the rates and the bandwidth of the NVL.
-        _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64, network=50),
-        _gpu("h100-nvl-94gb", 93.0, 835, 60, 3900, 64, fp8=1671, host=64),
-        _gpu("h100-pcie-80gb", 79.1, 756, 51, 2000, 64, fp8=1513, host=64),
+        _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64, network=50, **_HOPPER),
+        _gpu("h100-nvl-94gb", 93.0, 835, 60, 3900, 64, fp8=1671, host=64, **_HOPPER),
+        _gpu("h100-pcie-80gb", 79.1, 756, 51, 2000, 64, fp8=1513, host=64, **_HOPPER),
         # An H100 SXM with HBM2e: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md. Also used for the GPU
         # of a GH200, whose HBM3 is faster.
-        _gpu("h100-96gb", 94.5, 989, 67, 2400, 450, fp8=1979, host=64, network=50),
+        _gpu("h100-96gb", 94.5, 989, 67, 2400, 450, fp8=1979, host=64, network=50, **_HOPPER),
         # A100 data sheet, SXM.
-        _gpu("a100-80gb", 79.2, 312, 19.5, 2039, 300, network=25),
-        _gpu("a100-40gb", 39.38, 312, 19.5, 1555, 300, network=25),
+        _gpu("a100-80gb", 79.2, 312, 19.5, 2039, 300, network=25, **_AMPERE),
+        _gpu("a100-40gb", 39.38, 312, 19.5, 1555, 300, network=25, **_AMPERE),
         # L40S data sheet.
         _gpu("l40s-48gb", 44.3, 362, 91.6, 864, 32, tf32=183, fp8=733),
         # L4 data sheet; fp32: fpsbench.com, nvidia-l4.

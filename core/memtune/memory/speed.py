@@ -1,10 +1,10 @@
 """Predicts the time of one optimizer step from the GPU's rates, to rank plans before anything ran.
 
-Compute: 6 FLOPs per active parameter and token, and 12 x layers x width x sequence for attention (2204.02311, appendix
-B); recomputation adds the share of the forward pass that runs again, and a fused loss may that of the head. Between the
-matrix products a layer reads and writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054,
-section 7); the part that computation can hide is hidden, the rest is added. bench/throughput.py compares with published
-throughputs.
+Compute: 6 FLOPs per active parameter and token, embeddings apart, and 12 x layers x width x sequence for attention
+(2204.02311, appendix B); recomputation adds the share of the forward pass that runs again, and a fused loss may that of
+the head. Between the matrix products a layer reads and writes its activations, which costs memory bandwidth.
+Communication: ZeRO (1910.02054, section 7); the part that computation can hide is hidden, the rest is added.
+bench/throughput.py compares with published throughputs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,13 @@ from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Offload
 from memtune.plans.optimizer_bytes import bytes_of
 from memtune.plans.plan import Plan
 
-# The share of peak FLOP/s that large matrix products reach: 0.80 of an H100's, 0.87 of an A100's
-# (stas00/ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS").
-_MATMUL_SHARE = 0.85
-# The share of peak that flash attention reaches, forward and backward, with its causal half counted in full. Like the
-# next three constants, this was chosen with bench/data/measured_throughput.csv in view.
-_ATTENTION_SHARE = 0.47
 # What a layer reads and writes between its matrix products, in hidden states of a token per pass; a compiler fuses a
-# part of it.
+# part of it. Like the next, chosen with bench/data/measured_throughput.csv in view.
 _TRAFFIC = 94.0
 _TRAFFIC_COMPILED = 56.0
-# The share of its higher peak by which fp8 speeds matrix products up: they are cast, and small ones stay in bf16.
-_FP8_SHARE = 0.65
+# What fp8 products reach of their higher peak, beside what bf16 products reach of theirs: 0.709 and 0.803 on an H100
+# (the table of matrix products that core/memtune/gpus/gpu.py names).
+_FP8_SHARE = 0.88
 # Kernel launches of a layer per pass: about 20 at 5 microseconds each. This bounds tiny micro-batches.
 _LAUNCH_SECONDS = 100e-6
 # The share of a link's bandwidth that collectives reach.
@@ -113,18 +108,24 @@ def recomputed_share(checkpointing: Checkpointing) -> float:
 def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float, float]:
     """Forward, backward and recomputation: seconds per sample, and the minimum per micro-batch."""
     gpu, length = workload.gpu, workload.sequence_length
-    # A frozen base needs no weight gradients, which are half of the backward pass.
-    passes = 1.0 + (1.0 if shape.has_adapter else 2.0) + recomputed_share(plan.checkpointing)
+    repeated = recomputed_share(plan.checkpointing)
+    passes = 3.0 + repeated
+    # A frozen base needs no weight gradients, which are half of its products in the backward pass.
+    once = 2.0 if shape.has_adapter else 3.0
+    # The head is no layer, and not recomputed.
+    weights = (once + repeated) * shape.multiplied + once * shape.hidden * shape.vocab
     peak = flops(gpu, plan.precision) * (_FP8_SHARE if plan.precision is Precision.FP8 else 1.0)
     # Attention has no fp8 kernel.
     attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
-    products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
-    scores = 4.0 * shape.attentions * shape.query * length / (attention_peak * _ATTENTION_SHARE)
+    products = 2.0 * weights / (peak * gpu.matmul_share)
+    # The half that a causal mask hides is counted, too.
+    scores = 4.0 * shape.attentions * shape.query * length / (attention_peak * gpu.attention_share)
     traffic = plan.compute_bytes * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
     # Weights are read once a pass, and kernels started, for one token as for many.
-    launch = plan.compute_bytes * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
-    slower = passes * _slowdown(shape, plan)
-    sample = slower * (products + scores + traffic) * length
+    launch = (plan.compute_bytes * shape.active + _dequantized(shape, plan)) / gpu.memory_bytes_per_second
+    launch = (once + repeated) * (launch + _LAUNCH_SECONDS * shape.layers)
+    slower = _slowdown(shape, plan)
+    sample = slower * (products + passes * (scores + traffic)) * length
     sample += _eager_attention_seconds(workload, shape, plan)
     return sample + _recomputed_loss_seconds(workload, shape, plan, peak), slower * launch
 
@@ -133,10 +134,15 @@ def _traffic(workload: Workload) -> float:
     return _TRAFFIC_COMPILED if workload.compiled else _TRAFFIC
 
 
+def _dequantized(shape: Shape, plan: Plan) -> float:
+    """Bytes per pass: weights in 4 bits are read with their scales, and written in compute precision before use."""
+    return (0.5 + 4 / 64 + plan.compute_bytes) * shape.quantizable if shape.quantization == "nf4" else 0.0
+
+
 def _slowdown(shape: Shape, plan: Plan) -> float:
-    # Keys and values repeated for every head, and weights converted back to bf16 before every use.
+    # Keys and values repeated for every head, and products in 8 bits apart from the outliers' (2208.07339, appendix).
     repeated = 1.02 if plan.attention is Attention.SDPA else 1.0
-    return repeated * (1.25 if shape.quantization != "none" else 1.0)
+    return repeated * (1.25 if shape.quantization == "int8" else 1.0)
 
 
 def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
@@ -155,7 +161,7 @@ def _recomputed_loss_seconds(workload: Workload, shape: Shape, plan: Plan, peak:
     """
     if not (plan.fused_loss and workload.recomputes_loss):
         return 0.0
-    product = 2.0 * shape.hidden * shape.vocab / (peak * _MATMUL_SHARE)
+    product = 2.0 * shape.hidden * shape.vocab / (peak * workload.gpu.matmul_share)
     traffic = (2.0 * plan.compute_bytes + 12.0) * shape.vocab / workload.gpu.memory_bytes_per_second
     return (product + traffic) * workload.sequence_length
 

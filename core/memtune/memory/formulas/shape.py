@@ -25,7 +25,8 @@ class Shape:
 
     ``layers`` are those of all stacks; ``crossed`` of them have cross-attention. Each of ``biased_stacks`` biases every
     score by its relative position. ``layer`` is the largest layer in parameters. ``vocab`` is the head's output per
-    token; a classifier's few labels are ignored. ``readers`` are the projections that read the norms' outputs.
+    token; a classifier's few labels are ignored. ``multiplied`` are the active parameters without embeddings and head.
+    ``readers`` are the projections that read the norms' outputs.
     ``has_adapter`` says that the base is frozen and only an adapter is trained, which may be larger than its base. Its
     modules read ``adapter_reads`` elements in a layer, and ``crossing_reads`` in its cross-attention.
     """
@@ -47,6 +48,7 @@ class Shape:
     layer: int
     total: int
     active: int
+    multiplied: int
     trainable: int
     quantizable: int
     quantization: str
@@ -124,6 +126,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         layer=max(counted.layer, counted.encoder_layer),
         total=counted.total,
         active=counted.active,
+        multiplied=counted.active - root,
         trainable=adapter_parameters(a, adapter) if adapter else counted.total,
         quantizable=quantizable_parameters(a) + (counted.head if adapter and adapter.quantized_head else 0),
         quantization=adapter.base_quantization if adapter else "none",
@@ -156,7 +159,7 @@ def _traced_shape(trace: Trace) -> Shape:
     return Shape(
         hidden=hidden, layers=layers, heads=1, query=query, key_value=query, ffn=4 * hidden, expert_copies=0,
         gated=False, norms=2, rms_norm=False, vocab=0, hidden_dropout=0.0, attention_dropout=0.0,
-        root=total - sum(in_blocks), layer=max(in_blocks), total=total, active=total,
+        root=total - sum(in_blocks), layer=max(in_blocks), total=total, active=total, multiplied=total,
         trainable=learning, quantizable=0, quantization="none", has_adapter=learning < total, adapted=frozenset(),
     )  # fmt: skip
 
