@@ -23,7 +23,7 @@ class MemTunePruner(BasePruner):
     """Prunes a trial whose plan can no longer beat the best one that fits, or exceeds the memory limit.
 
     It reads the records of ``MemTuneSampler.stepped``. Steps below ``n_warmup_steps`` are ignored: the first step
-    compiles and fills caches, so it is slower. The first trials of a study have nothing to beat.
+    compiles and fills caches, so it is slower. The first trials of a study have only the memory limit to keep.
     """
 
     def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
@@ -41,9 +41,9 @@ class MemTunePruner(BasePruner):
         device_bytes = trial.user_attrs.get("device_bytes", 0)
         ended = (each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _fits(each))
         best = max(ended, key=lambda each: each.values[0], default=None)
-        if best is None or not speeds:
+        if not speeds:
             return False
-        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0))
+        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0)) if best else target_of(model)
         is_timed = model.objective == THROUGHPUT
         return pruned(target, [Step(speed if is_timed else 0.0, device_bytes) for speed in speeds]) is not None
 
