@@ -16,7 +16,7 @@ from memtune.planning.next_probe import target_of
 from memtune.planning.space import THROUGHPUT
 from memtune.wire.pruning import Step, pruned
 from memtune_operator.search.sampler import model_for
-from memtune_operator.search.study import FITS
+from memtune_operator.search.study import FITS, STALE, named_plan
 
 
 class MemTunePruner(BasePruner):
@@ -39,7 +39,9 @@ class MemTunePruner(BasePruner):
         model = self._model
         speeds = [speed for step, speed in trial.intermediate_values.items() if step >= self._n_warmup_steps]
         device_bytes = trial.user_attrs.get("device_bytes", 0)
-        ended = (each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _fits(each))
+        ended = (
+            each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _counts(model, each)
+        )
         best = max(ended, key=lambda each: each.values[0], default=None)
         if not speeds:
             return False
@@ -48,5 +50,8 @@ class MemTunePruner(BasePruner):
         return pruned(target, [Step(speed if is_timed else 0.0, device_bytes) for speed in speeds]) is not None
 
 
-def _fits(trial: FrozenTrial) -> bool:
-    return trial.constraints is None or trial.constraints.get(FITS, 0.0) <= 0
+def _counts(model: PlanKnowledge, trial: FrozenTrial) -> bool:
+    """Whether a trial is to be beaten: its plan fits, is still in the job's space, and was measured as others are."""
+    plan = named_plan(trial)
+    is_open = plan is None or model.space.allows(plan)
+    return is_open and STALE not in trial.user_attrs and (trial.constraints or {}).get(FITS, 0.0) <= 0

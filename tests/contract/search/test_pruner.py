@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,31 @@ def test_where_memory_is_the_objective_the_smaller_plan_is_to_beat() -> None:
     assert study.best_trial.number == 1
     assert [len(trial.intermediate_values) for trial in study.trials] == [3, 3, 2]
     assert sampler.state(study.trials).trials[2].fits
+
+
+def test_a_plan_that_the_space_has_no_more_is_not_to_beat() -> None:
+    job = manifest()
+    job["spec"]["tuning"]["space"] = {"checkpointing": ["full"]}
+    narrow = MemTunePruner.for_job(job)
+    sampler, study = studied(manifest(), lambda *_: [(1000.0, 41 * GIB)] * 3, 1)
+    assert "-full-" not in study.trials[0].user_attrs["plan"]
+    trial = study.ask()
+    for step in range(3):
+        sampler.stepped(trial, step, 500.0, 41 * GIB)
+    assert trial.should_prune()
+    assert not narrow.prune(study, study.trials[1])
+
+
+def test_a_stale_trial_is_not_to_beat() -> None:
+    sampler, study = studied(manifest(), lambda *_: [(1000.0, 41 * GIB)] * 3, 1)
+    stale = copy(study.trials[0])
+    stale.user_attrs = {**stale.user_attrs, "stale": True}
+    later = optuna.create_study(direction="maximize", pruner=MemTunePruner.for_job(manifest()))
+    later.add_trial(stale)
+    trial = later.ask()
+    for step in range(3):
+        sampler.stepped(trial, step, 500.0, 41 * GIB)
+    assert not trial.should_prune()
 
 
 def test_a_trial_that_was_pruned_before_it_measured_anything_taught_nothing() -> None:
