@@ -7,24 +7,12 @@ ARG BASE=docker.io/library/python:3.11-slim-bookworm
 FROM ${BASE} AS packages
 # Which torch must come out of it, cuda or cpu: the build fails when the index had another one.
 ARG TORCH_BUILD=cuda
-# An index to take torch from. Without one pip asks the indexes that it knows, and where these have no CPU build although
-# one is wanted, uv does, which knows PyTorch's own index of them.
+# An index to take torch from, where those that pip and uv know do not do.
 ARG TORCH_INDEX=
 RUN python3 -m venv /opt/memtune
 ENV PATH=/opt/memtune/bin:$PATH
-COPY tools/torch.lock tools/build.lock tools/uv.lock /locks/
-# The wheel brings the programs that torch's own authors test it with: a tenth of the image.
-RUN offered() { pip install --quiet --dry-run --no-deps --report - -r /locks/torch.lock; }; \
-    if [ "$TORCH_BUILD" = cpu ] && [ -z "$TORCH_INDEX" ] && ! offered | grep -q '"version": "[^"]*+cpu"'; then \
-        pip install --no-cache-dir --require-hashes -r /locks/uv.lock \
-        && uv pip install --no-cache --python /opt/memtune/bin/python3 --torch-backend cpu -r /locks/torch.lock \
-        && pip uninstall --yes uv; \
-    else \
-        pip install --no-cache-dir ${TORCH_INDEX:+--index-url $TORCH_INDEX} -r /locks/torch.lock; \
-    fi \
-    && cd /opt/memtune/lib/python3*/site-packages/torch && rm -rf test bin/*test* bin/*Test
-RUN found=$(python3 -c 'import torch; print("cuda" if torch.version.cuda else "cpu")'); \
-    [ "$found" = "$TORCH_BUILD" ] || { echo "this is the $found build of torch, not the $TORCH_BUILD build: see TORCH_BUILD and TORCH_INDEX in images/runner.Dockerfile" >&2; exit 1; }
+COPY images/install_torch.sh tools/torch.lock tools/build.lock tools/uv.lock /locks/
+RUN sh /locks/install_torch.sh "$TORCH_BUILD" "$TORCH_INDEX"
 RUN pip install --no-cache-dir --no-deps --require-hashes -r /locks/build.lock
 COPY images/runner.lock /locks/
 # DeepSpeed comes as source and looks at the torch that is there: no build isolation, or it would fetch another one.

@@ -46,4 +46,6 @@ printf 'torchao<0.16\ntorchtune>=0.6\n' | lock --constraint tools/dev.lock --con
 # shellcheck disable=SC2086
 lock --extra operator --constraint tools/dev.lock $database --no-emit-package markupsafe --output-file images/operator.lock pyproject.toml
 # shellcheck disable=SC2086
+printf 'scipy\ntorch\n' | lock --constraint tools/dev.lock --constraint tools/torch.lock $cuda --output-file images/operator-gp.lock -
+# shellcheck disable=SC2086
 lock --extra runner --constraint tools/dev.lock --constraint tools/torch.lock $cuda --output-file images/runner.lock pyproject.toml

@@ -153,8 +153,8 @@ class Tuning(SpecBlock):
         default="MemTune",
         description="What chooses the next probe: MemTune, by expected improvement under the prediction, or a sampler "
         "of Optuna's after three probes that MemTune chooses. GP needs torch and scipy beside the operator, which its "
-        "image does not have: there the job is Stalled/SamplerMissing. Under memtune run your environment has to have "
-        "both.",
+        "image has if it is built with GP=true: else the job is Stalled/SamplerMissing. Under memtune run your "
+        "environment has to have both.",
     )
 
     @property

@@ -33,10 +33,13 @@ def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[
 
 
 def next_target(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
-    """What the next probe has to beat: the best that this job measured itself; nothing before that."""
+    """What the next probe has to beat: the best that this job measured itself, and its headroom before that.
+
+    What headroom allows is not known of a GPU that nothing names and no run has told of.
+    """
     good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, model, probe)]
     if not good:
-        return NOTHING
+        return target_of(model) if model.is_gpu_known else NOTHING
     best = winner(job, model, good)
     return target_of(model, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
 

@@ -67,7 +67,7 @@ def _target(context: Context, record: RunStatus) -> Target:
     ends no probe that includes a rank without a target.
     """
     probes = context.status.probes
-    if record not in probes or record.emulated or not any(ended_as(probe, Verdict.SUCCEEDED) for probe in probes):
+    if record not in probes or record.emulated:
         return NOTHING
     return next_target(context.job, believed(context), probes)
 

@@ -145,14 +145,14 @@ def probability_of_fitting(question: Question, candidate: Candidate) -> float:
     return candidate.prediction.probe_probability(question.usable_bytes, question.headroom)
 
 
-def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int) -> Target:
-    """What a probe has to beat: the best plan so far, with this speed and this peak.
+def target_of(model: PlanKnowledge, tokens_per_second: float = 0.0, device_bytes: int = 0) -> Target:
+    """What a probe has to beat: the best plan so far, with this speed and this peak; only its headroom before one.
 
     With both objectives a slower plan may still be on the front: then only memory counts.
     """
     most = int(model.usable_bytes * (1 - model.headroom))
     if model.objective == MEMORY:
-        return Target(device_bytes=min(device_bytes, most))
+        return Target(device_bytes=min(device_bytes or most, most))
     return Target(int(tokens_per_second) if model.objective == THROUGHPUT else 0, most)
 
 

@@ -101,7 +101,7 @@ def _checkpointing_difference(plan: Plan, applied: Applied, integration: str) ->
     blocks, wanted = applied.checkpointed_blocks, plan.checkpointing.mode != "none"
     if blocks is None or wanted == bool(blocks):
         return []
-    remedy = _NOT_CHECKPOINTED[integration == "env"] if wanted else "switch the script's own checkpointing off"
+    remedy = _NOT_CHECKPOINTED[integration == "env"] if wanted else _CHECKPOINTED
     return [_Difference("checkpointedBlocks", blocks, f"checkpointing {plan.checkpointing}", remedy)]
 
 
@@ -147,6 +147,10 @@ def _attentions(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
     return ("eager",) if plan.attention is Attention.EAGER else ("flash", "sdpa")
 
 
+_CHECKPOINTED = (
+    "switch the script's own checkpointing off; a loss that checkpoints its parts says so with "
+    "memtune_runner.loss_in_parts"
+)
 _NOT_CHECKPOINTED = {
     True: "switch the script's own checkpointing on",
     False: (

@@ -19,7 +19,7 @@ from memtune_operator.pods.wrapping import Manifest, TemplateError
 # Any plan will do: pods of two plans differ only in variables and the name.
 ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
 _ANY_RUN = Run(RunKind.TRAIN, 1, ANY_PLAN)
-# Packages that samplers need beside Optuna, absent from the operator's image.
+# Packages that samplers need beside Optuna, in the operator's image only if it is built with them.
 _LIBRARIES = {"GP": ("torch", "scipy")}
 
 
@@ -61,5 +61,8 @@ def _sampler_refusal(job: Job) -> Refusal | None:
     absent = [name for name in _LIBRARIES.get(tuning.sampler, ()) if importlib.util.find_spec(name) is None]
     if tuning.mode != "Probe" or not absent:
         return None
-    needs = f"{tuning.sampler} needs {' and '.join(absent)}, not installed beside the operator"
-    return Refusal(reasons.SAMPLER_MISSING, f"spec.tuning.sampler: {needs}; use MemTune, TPE or Random")
+    names = " and ".join(absent)
+    needs = f"{tuning.sampler} needs {names}, not installed beside the operator"
+    remedy = f"build its image with --build-arg {tuning.sampler}=true (under memtune run install {names})"
+    sentence = f"spec.tuning.sampler: {needs}: {remedy}, or use MemTune, TPE or Random"
+    return Refusal(reasons.SAMPLER_MISSING, sentence)

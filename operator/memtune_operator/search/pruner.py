@@ -16,14 +16,14 @@ from memtune.planning.next_probe import target_of
 from memtune.planning.space import THROUGHPUT
 from memtune.wire.pruning import Step, pruned
 from memtune_operator.search.sampler import model_for
-from memtune_operator.search.study import FITS
+from memtune_operator.search.study import FITS, STALE, named_plan
 
 
 class MemTunePruner(BasePruner):
     """Prunes a trial whose plan can no longer beat the best one that fits, or exceeds the memory limit.
 
     It reads the records of ``MemTuneSampler.stepped``. Steps below ``n_warmup_steps`` are ignored: the first step
-    compiles and fills caches, so it is slower. The first trials of a study have nothing to beat.
+    compiles and fills caches, so it is slower. The first trials of a study have only the memory limit to keep.
     """
 
     def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
@@ -39,14 +39,19 @@ class MemTunePruner(BasePruner):
         model = self._model
         speeds = [speed for step, speed in trial.intermediate_values.items() if step >= self._n_warmup_steps]
         device_bytes = trial.user_attrs.get("device_bytes", 0)
-        ended = (each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _fits(each))
+        ended = (
+            each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _counts(model, each)
+        )
         best = max(ended, key=lambda each: each.values[0], default=None)
-        if best is None or not speeds:
+        if not speeds:
             return False
-        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0))
+        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0)) if best else target_of(model)
         is_timed = model.objective == THROUGHPUT
         return pruned(target, [Step(speed if is_timed else 0.0, device_bytes) for speed in speeds]) is not None
 
 
-def _fits(trial: FrozenTrial) -> bool:
-    return trial.constraints is None or trial.constraints.get(FITS, 0.0) <= 0
+def _counts(model: PlanKnowledge, trial: FrozenTrial) -> bool:
+    """Whether a trial is to be beaten: its plan fits, is still in the job's space, and was measured as others are."""
+    plan = named_plan(trial)
+    is_open = plan is None or model.space.allows(plan)
+    return is_open and STALE not in trial.user_attrs and (trial.constraints or {}).get(FITS, 0.0) <= 0

@@ -97,11 +97,17 @@ def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTri
 
 
 def _plan_of(parameters: StudyParameters, trial: FrozenTrial) -> Plan | None:
-    """The plan that a trial names. The parameters tell it too, but for knobs that had one choice, of another space."""
+    """The plan of a trial. The parameters tell it too, but for knobs that had one choice, of another space."""
+    named = named_plan(trial)
+    return named or parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
+
+
+def named_plan(trial: FrozenTrial) -> Plan | None:
+    """The plan that a trial names; None if it names none."""
     try:
         return Plan.parse(trial.user_attrs[PLAN])
     except (KeyError, TypeError, ValueError):
-        return parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
+        return None
 
 
 def is_lost(trial: FrozenTrial) -> bool:

@@ -1,4 +1,7 @@
-"""A job with each choice of `tuning.sampler`, under an operator that is killed whenever a probe has begun."""
+"""A job with each choice of `tuning.sampler`, under an operator that is killed whenever a probe has begun.
+
+The next one starts once all pods have ended, so that it finds reports that nobody has read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 from operator_process import Jobs, OperatorProcess
-from pods import Cluster, uids_by_pod
+from pods import Cluster, eventually, uids_by_pod
 from reporter_jobs import reporter_job
 
 from memtune.api import load_job
@@ -22,6 +25,7 @@ SAMPLERS = get_args(Sampler)
 # One more than MemTune chooses for Optuna's samplers: the last one is their own.
 PROBES = PRIOR_PROBES + 1
 SPACE = {"precision": ["fp32"], "checkpointing": ["none", "selective", "full"], "backends": ["ddp"]}
+ENDED = ("Succeeded", "Failed")
 # Each restart of the operator takes a second or two, many more on a machine that is busy.
 SECONDS = 600
 
@@ -30,6 +34,18 @@ def begun(statuses: dict[str, dict[str, Any]]) -> dict[str, int]:
     """How many runs of each job have begun."""
     runs = {name: [*each.get("probes", ()), *each.get("attempts", ())] for name, each in statuses.items()}
     return {name: len([run for run in each if "startedAt" in run]) for name, each in runs.items()}
+
+
+def unread(cluster: Cluster, namespace: str, statuses: dict[str, dict[str, Any]]) -> set[str]:
+    """The job of each probe that has ended without its status saying so."""
+    pods = cluster.core.list_namespaced_pod(namespace).items
+    ended = {pod.metadata.labels["memtune.dev/run"] for pod in pods if pod.status.phase in ENDED}
+    probes = ((name, probe) for name, status in statuses.items() for probe in status.get("probes", ()))
+    return {name for name, probe in probes if "endedAt" not in probe and probe["name"] in ended}
+
+
+def have_ended(cluster: Cluster, namespace: str) -> bool:
+    return all(pod.status.phase in ENDED for pod in cluster.core.list_namespaced_pod(namespace).items)
 
 
 @pytest.mark.slow
@@ -42,17 +58,20 @@ def test_each_sampler_survives_an_operator_killed_at_every_probe(
         # All reporters take the same memory: smaller plans are tried until three of them were no smaller.
         tuning = {"space": SPACE, "maxProbes": PROBES, "sampler": sampler, "objectives": ["memory"]}
         jobs.apply(reporter_job(sampler.lower(), tuning=tuning))
-    seen, kills, until = dict[str, int](), 0, time.monotonic() + SECONDS
+    seen, kills, left, until = dict[str, int](), 0, set[str](), time.monotonic() + SECONDS
     while time.monotonic() < until:
         statuses = jobs.statuses()
         if all(each.get("phase") in ("Succeeded", "Failed", "Stalled") for each in statuses.values()):
             break
         if (now := begun(statuses)) != seen:
             operator.kill()
+            eventually(lambda: have_ended(cluster, namespace), "the pods end without an operator")
+            left |= unread(cluster, namespace, jobs.statuses())
             operator.start()
             seen, kills = now, kills + 1
         time.sleep(0.5)
     assert kills > PROBES
+    assert left == {sampler.lower() for sampler in SAMPLERS}, "of each job a report was left unread"
     for sampler in SAMPLERS:
         status = jobs.status(sampler.lower())
         assert status["phase"] == "Succeeded", (sampler, status.get("message"))

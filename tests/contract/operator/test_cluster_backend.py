@@ -379,6 +379,28 @@ def test_what_one_job_has_measured_the_next_one_begins_with() -> None:
     asyncio.run(life())
 
 
+def test_a_report_that_an_operator_left_unread_is_read_by_the_next_one() -> None:
+    async def life() -> None:
+        server = Server()
+        async with Life(server) as shell:
+            await looked_at(server, shell)
+            server.coming.put_nowait(pod("a"))
+            await asyncio.sleep(0.01)
+            (probe,) = (await looked_at(server, shell))["probes"]
+            assert "verdict" not in probe
+        server.coming.put_nowait(measured(server, 700 * MIB))
+        async with Life(server) as shell:
+            await asyncio.sleep(0.01)
+            told = await looked_at(server, shell, NOW + 12 * 3600)
+        probe, following = told["probes"]
+        assert (probe["verdict"], probe["endedAt"]) == ("succeeded", "2023-11-14T22:13:30Z")
+        assert told["gpuSecondsSpent"] == 10
+        assert following["plan"] != probe["plan"]
+        assert server.runs == ["tiny-probe-1", "tiny-probe-2"]
+
+    asyncio.run(life())
+
+
 def refused(message: str, kind: Kind = Kind.REFUSED) -> RefusalError:
     return RefusalError(kind, message)
 

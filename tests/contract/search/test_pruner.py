@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,15 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
-from memtune.planning.next_probe import target_of
+from memtune.api import load_job
+from memtune.api.status import PeakBytes, RunStatus
+from memtune.controller.plan_choice import next_target
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.plan import Plan
+from memtune.wire.pruning import Pruned, Target
 from memtune_operator.search.pruner import MemTunePruner
 from memtune_operator.search.sampler import MemTuneSampler, model_for
 from memtune_runner.rank.probe import Probe
@@ -73,6 +80,14 @@ def test_a_trial_that_takes_too_much_ends_however_fast_it_is() -> None:
     assert [trial.fits for trial in sampler.state(study.trials).trials] == [True, False]
 
 
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_a_first_trial_that_takes_too_much_ends_without_one_to_beat(objective: str) -> None:
+    sampler, study = studied(manifest(objective), lambda *_: [(10.0, 60 * GIB), *[(1000.0, 79 * GIB)] * 3], 1)
+    (trial,) = study.trials
+    assert (trial.state, len(trial.intermediate_values)) == (TrialState.PRUNED, 2)
+    assert [told.fits for told in sampler.state(study.trials).trials] == [False]
+
+
 def test_where_memory_is_the_objective_the_smaller_plan_is_to_beat() -> None:
     sizes = [50 * GIB, 40 * GIB, 45 * GIB]
     sampler, study = studied(manifest("memory"), lambda number, _: [(1.0, sizes[number])] * 3, 3)
@@ -80,6 +95,31 @@ def test_where_memory_is_the_objective_the_smaller_plan_is_to_beat() -> None:
     assert study.best_trial.number == 1
     assert [len(trial.intermediate_values) for trial in study.trials] == [3, 3, 2]
     assert sampler.state(study.trials).trials[2].fits
+
+
+def test_a_plan_that_the_space_has_no_more_is_not_to_beat() -> None:
+    job = manifest()
+    job["spec"]["tuning"]["space"] = {"checkpointing": ["full"]}
+    narrow = MemTunePruner.for_job(job)
+    sampler, study = studied(manifest(), lambda *_: [(1000.0, 41 * GIB)] * 3, 1)
+    assert "-full-" not in study.trials[0].user_attrs["plan"]
+    trial = study.ask()
+    for step in range(3):
+        sampler.stepped(trial, step, 500.0, 41 * GIB)
+    assert trial.should_prune()
+    assert not narrow.prune(study, study.trials[1])
+
+
+def test_a_stale_trial_is_not_to_beat() -> None:
+    sampler, study = studied(manifest(), lambda *_: [(1000.0, 41 * GIB)] * 3, 1)
+    stale = copy(study.trials[0])
+    stale.user_attrs = {**stale.user_attrs, "stale": True}
+    later = optuna.create_study(direction="maximize", pruner=MemTunePruner.for_job(manifest()))
+    later.add_trial(stale)
+    trial = later.ask()
+    for step in range(3):
+        sampler.stepped(trial, step, 500.0, 41 * GIB)
+    assert not trial.should_prune()
 
 
 def test_a_trial_that_was_pruned_before_it_measured_anything_taught_nothing() -> None:
@@ -104,23 +144,65 @@ def test_a_gpu_that_is_not_known_leaves_nothing_to_beat() -> None:
         MemTunePruner.for_job(job)
 
 
-@pytest.mark.parametrize("objective", ["throughput", "memory"])
-@settings(deadline=None, max_examples=40)
-@given(steps=st.lists(st.tuples(st.floats(500.0, 2000.0), st.integers(0, 12)), min_size=2, max_size=6))
-def test_the_runner_ends_a_probe_at_the_step_at_which_the_pruner_does(
-    objective: str, steps: list[tuple[float, int]]
-) -> None:
-    peaks = [60 * GIB + sum(each * GIB for _, each in steps[: place + 1]) for place in range(len(steps))]
-    seen = [(speed, peak) for (speed, _), peak in zip(steps, peaks, strict=True)]
-    best = (1000.0, 66 * GIB)
-    _, study = studied(manifest(objective), lambda number, _: [best] * 2 if number == 0 else seen, 2)
-    by_study = study.trials[1]
+Seen = list[tuple[int, int]]
 
-    probe = Probe(100, target_of(model_for(manifest(objective)), *best))
-    for number, (speed, peak) in enumerate(seen, 1):
+
+def ended_by_runner(steps: Seen, target: Target) -> tuple[Pruned | None, Seen]:
+    """Why the runner ends a probe early, if it does, and the steps until then."""
+    probe = Probe(100, target)
+    for number, (speed, peak) in enumerate(steps, 1):
         probe.stepped(number, 0)
         probe.measured(float(number), speed, peak)  # each takes longer than the one before: they are never steady
         if probe.has_enough:
-            break
-    assert (probe.pruned is not None) == (by_study.state is TrialState.PRUNED)
-    assert number == len(by_study.intermediate_values)
+            return probe.pruned, steps[:number]
+    return None, steps
+
+
+def with_peaks(steps: Seen) -> Seen:
+    """Steps whose peaks only rise; each is given by how many GiB it is above the one before."""
+    return [(speed, (60 + sum(more for _, more in steps[: place + 1])) * GIB) for place, (speed, _) in enumerate(steps)]
+
+
+PROBES = st.lists(st.tuples(st.integers(500, 2000), st.integers(0, 12)), min_size=2, max_size=6).map(with_peaks)
+
+
+@cache
+def model_of_job(objective: str) -> PlanKnowledge:
+    return model_for(manifest(objective))
+
+
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+@settings(deadline=None, max_examples=60)
+@given(probes=st.lists(PROBES, min_size=1, max_size=4))
+def test_optuna_s_own_pruning_ends_the_trials_of_a_job_at_the_steps_at_which_the_runner_ended_its_probes(
+    objective: str, probes: list[Seen]
+) -> None:
+    job, model = load_job(manifest(objective)), model_of_job(objective)
+    sampler = MemTuneSampler(model)
+    study = optuna.create_study(direction="maximize", sampler=RandomSampler(0), pruner=MemTunePruner(model))
+    records = list[RunStatus]()
+    for number, steps in enumerate(probes, 1):
+        why, made = ended_by_runner(steps, next_target(job, model, records))
+        speed, peak = made[-1]
+        records.append(
+            RunStatus(
+                name=f"probe-{number}",
+                number=number,
+                plan=str(model.plans[number]),
+                verdict="succeeded",
+                ended_at="2026-03-01T10:00:00Z",
+                tokens_per_second=speed,
+                peak_bytes=PeakBytes(allocated=1, active=1, reserved=1, device=peak, total=80 * GIB),
+                pruned=why.value if why else "",
+            )
+        )
+        trial = study.ask()
+        for step, seen in enumerate(steps):
+            sampler.stepped(trial, step, *seen)
+            if trial.should_prune():
+                study.tell(trial, state=TrialState.PRUNED)
+                break
+        else:
+            study.tell(trial, sampler.measured(trial, *seen))
+        told = study.trials[-1]
+        assert (told.state is TrialState.PRUNED, len(told.intermediate_values)) == (why is not None, len(made))

@@ -21,6 +21,7 @@ from memtune.wire.report import Ending
 from memtune_operator.search.search import propose
 
 SAMPLERS = get_args(Sampler)
+NIGHT_SECONDS = 12 * 3600.0
 
 
 @dataclass
@@ -42,6 +43,27 @@ class KilledCluster(SimulatedCluster):
             if before == self._books():
                 return
         raise AssertionError(f"the operator does not come to rest: {self.events[-5:]}")
+
+
+@dataclass
+class AbandonedCluster(SimulatedCluster):
+    """No operator runs when a probe ends, nor the night after it; the next one dies between reading and writing.
+
+    So each report is read only by a process that has seen nothing of its probe.
+    """
+
+    unread: int = 0
+
+    def finish(self, run: str, **told: Any) -> None:
+        is_running = any(pod.is_running for pod in self.of(run))
+        super().finish(run, **told)
+        if is_running:
+            self.tick(NIGHT_SECONDS, blind=True)
+            for _ in range(2):
+                _cached.cache_clear()
+                self.step(cut=0)
+                self.watched, self.seen_going = {}, {}
+            self.unread += 1
 
 
 def lived(cluster: SimulatedCluster) -> SimulatedCluster:
@@ -85,3 +107,24 @@ def test_an_operator_that_is_killed_at_every_write_probes_and_launches_the_same(
     assert max(Counter(killed.posted).values()) == 1
     assert killed.events == whole.events
     assert killed.earlier == whole.earlier
+
+
+def without_times(told: Any) -> Any:
+    """A status without the moments at which things happened."""
+    if isinstance(told, list):
+        return [without_times(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    return {name: without_times(each) for name, each in told.items() if not name.endswith(("At", "Time"))}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_report_that_nobody_was_there_to_read_counts_as_if_it_had_been_read_at_once(sampler: str) -> None:
+    whole, abandoned = (kind(job_of(sampler), 1.2, search=propose) for kind in (SimulatedCluster, AbandonedCluster))
+    for cluster in (whole, abandoned):
+        until_decided(cluster, cluster.finish)
+    assert isinstance(abandoned, AbandonedCluster)
+    assert abandoned.unread == len(whole.status["probes"]) > 3
+    assert without_times(abandoned.status) == without_times(whole.status)
+    assert abandoned.posted == whole.posted
+    assert abandoned.events == whole.events

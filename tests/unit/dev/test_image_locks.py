@@ -25,7 +25,9 @@ def requirements(path: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", ["images/operator", "images/runner", "tools/demo", "tools/demo-local"])
+@pytest.mark.parametrize(
+    "lock", ["images/operator", "images/operator-gp", "images/runner", "tools/demo", "tools/demo-local"]
+)
 def test_images_and_the_demo_hold_what_was_tested(lock: str) -> None:
     tested = requirements("tools/dev.lock")
     shipped = requirements(f"{lock}.lock")
@@ -43,7 +45,7 @@ def test_the_images_hold_what_they_are_for() -> None:
         {name.partition("==")[0] for name in requirements(f"images/{i}.lock")} for i in ("operator", "runner")
     )
     assert {"kopf", "kubernetes", "optuna", "prometheus-client", "pydantic"} <= operator
-    assert {"torch", "deepspeed", "sqlalchemy"}.isdisjoint(operator)
+    assert {"torch", "scipy", "deepspeed", "sqlalchemy"}.isdisjoint(operator)
     assert {"deepspeed", "prometheus-client"} <= runner
     assert {"kopf", "kubernetes", "optuna"}.isdisjoint(runner)
 

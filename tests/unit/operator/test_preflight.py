@@ -21,7 +21,10 @@ def refused(monkeypatch: pytest.MonkeyPatch, installed: set[str], **tuning: str)
 
 
 def test_a_sampler_without_its_libraries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "spec.tuning.sampler: GP needs {}, not installed beside the operator; use MemTune, TPE or Random"
+    said = (
+        "spec.tuning.sampler: GP needs {0}, not installed beside the operator: build its image with --build-arg "
+        "GP=true (under memtune run install {0}), or use MemTune, TPE or Random"
+    )
     assert refused(monkeypatch, set(), sampler="GP") == said.format("torch and scipy")
     assert refused(monkeypatch, {"torch"}, sampler="GP") == said.format("scipy")
     assert refused(monkeypatch, {"torch", "scipy"}, sampler="GP") == ""
