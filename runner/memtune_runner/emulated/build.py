@@ -75,7 +75,8 @@ def stubs(undefined: Iterable[str], defined: Iterable[str]) -> bytes:
 
 def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | None = None) -> Path:
     """Return the directory of the emulated GPU for this torch, building it if necessary."""
-    directory = (cache or cache_directory()) / f"torch-{torch_version}-{_key(torch_directory, cuda)}"
+    binaries = inspect(torch_directory)
+    directory = (cache or cache_directory()) / f"torch-{torch_version}-{_key(binaries, cuda)}"
     if directory.is_dir():
         return directory
     try:
@@ -83,7 +84,7 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
         with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
             made = Path(temporary, "made")
             made.mkdir()
-            _build_into(made, inspect(torch_directory), cuda)
+            _build_into(made, binaries, cuda)
             made.rename(directory)
     except OSError as error:
         if not directory.is_dir():  # another process may have been faster
@@ -101,13 +102,11 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "emulated"
 
 
-def _key(torch_directory: Path, cuda: str) -> str:
-    """Return a key of torch, its path and the sources: a change of any needs another build."""
-    text = hashlib.sha256(f"{torch_directory} {cuda}".encode())
+def _key(binaries: Binaries, cuda: str) -> str:
+    """Return a key of what torch needs, what of it is not there, and the sources: a change needs another build."""
+    text = hashlib.sha256(f"{sorted(binaries.undefined)} {sorted(binaries.absent)} {cuda}".encode())
     for path in (*sorted(SOURCES.iterdir()), Path(__file__), Path(elf.__file__)):
         text.update(path.read_bytes())
-    for library in sorted((torch_directory / "lib").glob("*.so")):
-        text.update(f"{library.name} {library.stat().st_size}".encode())
     return text.hexdigest()[:12]
 
 

@@ -212,18 +212,35 @@ def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
     assert library.cudaFree(address) != 0
 
 
-def test_a_package_builds_the_gpu_without_a_compiler(tmp_path: Path) -> None:
-    package, torch = tmp_path / "memtune_runner", tmp_path / "torch"
-    shutil.copytree(build.SOURCES.parents[1], package)
-    (torch / "lib").mkdir(parents=True)
-    source = tmp_path / "torch.c"
+def _torch(directory: Path, *options: str) -> Path:
+    """Make a library that needs functions of CUDA's, and one of NVIDIA's libraries; return the latter."""
+    (directory / "lib").mkdir(parents=True)
+    source, nvidia = directory / "torch.c", directory / "libcusparse.so.12"
     source.write_text(
         "int cudaMalloc(void), cusparseCreate(void);\nint needs(void) { return cudaMalloc() + cusparseCreate(); }"
     )
-    absent = tmp_path / "libcusparse.so.12"
-    options = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed"]
-    subprocess.run([*options, "-x", "c", os.devnull, f"-Wl,-soname,{absent.name}", "-o", absent], check=True)
-    subprocess.run([*options, source, absent, "-o", torch / "lib" / "libtorch_cuda.so"], check=True)
+    shared = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed", *options]
+    subprocess.run([*shared, "-x", "c", os.devnull, f"-Wl,-soname,{nvidia.name}", "-o", nvidia], check=True)
+    subprocess.run([*shared, source, nvidia, "-o", directory / "lib" / "libtorch_cuda.so"], check=True)
+    return nvidia
+
+
+def test_a_library_of_nvidia_s_is_stood_in_for_once_it_is_gone(tmp_path: Path) -> None:
+    nvidia = _torch(tmp_path / "torch", "-Wl,-rpath,$ORIGIN/..")
+
+    def stand_ins() -> set[str]:
+        made = build.build(tmp_path / "torch", "2.13.0", "13.0", tmp_path / "cache")
+        return {path.name for path in (made / "empty").iterdir()}
+
+    beside = stand_ins()
+    nvidia.unlink()
+    assert stand_ins() - beside == {nvidia.name}
+
+
+def test_a_package_builds_the_gpu_without_a_compiler(tmp_path: Path) -> None:
+    package, torch = tmp_path / "memtune_runner", tmp_path / "torch"
+    shutil.copytree(build.SOURCES.parents[1], package)
+    _torch(torch)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     subprocess.run([sys.executable, "-m", "memtune_runner.emulated.build"], check=True, env=environment)
     use = (
