@@ -259,6 +259,13 @@ def test_groups_over_gloo_wait_for_nobody() -> None:
     assert code == 0, result["printed"][-2000:]
 
 
+def test_a_rank_is_one_of_tensor_context_and_pipeline_parallel_ones() -> None:
+    code, result = emulate(_SCRIPTS / "parallelism.py", "--ranks", "4")
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["stubs"] == []
+    assert "the script waits for an object of another rank" in result["printed"]
+
+
 def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
     code, result = emulate(_SCRIPTS / "training.py")
     assert code == 0, result["printed"][-2000:]

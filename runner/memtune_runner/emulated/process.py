@@ -36,11 +36,14 @@ class Emulation:
 
     def torch_imported(self, torch: ModuleType) -> None:
         """From here on no other rank is waited for, and values are followed."""
-        from memtune_runner.emulated import spawned, store
+        from memtune_runner.emulated import pipeline, spawned, store
 
         if "RANK" in os.environ:
             store.install(self._ranks)
         spawned.install(self._ranks)
+        watch = ImportWatch()
+        watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_the_next_stage)
+        watch.install()
         self.follow(torch)
 
     def follow(self, torch: ModuleType) -> None:

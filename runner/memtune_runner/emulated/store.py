@@ -29,6 +29,7 @@ def install(ranks: int) -> None:
     handlers.update(dict.fromkeys(("env", "tcp", "file"), meet))
     _replace_gloo()
     _never_split(distributed)
+    _tell_of_absent_objects()
 
 
 def _replace_gloo() -> None:
@@ -55,6 +56,23 @@ def _never_split(distributed: Any) -> None:
         distributed.group.WORLD.bound_device_id = None  # torch splits groups of a bound device alone
 
     module.init_process_group = distributed.init_process_group = init_process_group
+
+
+def _tell_of_absent_objects() -> None:
+    """Say what is wrong where a script waits for an object, whose bytes no other rank has sent."""
+    module: Any = import_module("torch.distributed.distributed_c10d")
+    plain = module._tensor_to_object
+
+    def to_object(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        except Exception:
+            raise RuntimeError(
+                "the script waits for an object of another rank, as stages of a pipeline and sharded saves do, and on "
+                "the emulated GPU no other rank runs"
+            ) from None
+
+    module._tensor_to_object = to_object
 
 
 class LonelyStore:
