@@ -107,7 +107,7 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
         "a job from its first probe to its end": 1,
         "scripts under their plans": 8,
         "engine, resume": 15,
-        "offloads": 3,
+        "offloads": 4,
         "allocator": 3,
     }
     losses = "it compares losses of several steps, and an emulated GPU computes no gradients"
