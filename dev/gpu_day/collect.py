@@ -97,12 +97,13 @@ def _unpack_fixtures(folder: Path, snapshots: Path) -> bool:
 
 
 def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Iterator[str]:
-    parts = [
-        (f"{name}, run {number}" if len(runs) > 1 else name, part)
-        for name, runs in told.items()
-        for number, run in enumerate(runs, start=1)
-        for part in run["parts"]
-    ]
+    measured = dict.fromkeys(gpu for runs in told.values() for run in runs if (gpu := _gpu(run)))
+    parts = []
+    for name, runs in told.items():
+        for number, run in enumerate(runs, start=1):
+            words = [name, *([f"run {number}"] if len(runs) > 1 else [])]
+            words += [_gpu(run) or "unknown GPU"] if len(measured) > 1 else []
+            parts += [(", ".join(words), part) for part in run["parts"]]
     yield from ("# A day with a GPU", "", "Made by `dev/gpu-day collect`.", "")
     yield "| command | part | outcome | passed | skipped | seconds | why tests were skipped |"
     yield "|---|---|---|--:|--:|--:|---|"
@@ -113,8 +114,12 @@ def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Itera
     for command, part in ((command, part) for command, part in parts if part.get("told")):
         yield from ("", f"## {part['name'].capitalize()} (command {command})", "", "| what | value |", "|---|--:|")
         yield from (f"| {key.replace('_', ' ')} | {_shown(value)} |" for key, value in part["told"].items())
-    measured = [part["told"]["product"] for _, part in parts if "product" in (part.get("told") or {})]
-    yield from ("", *_beforehand(models, dict.fromkeys(measured)))
+    yield from ("", *_beforehand(models, measured))
+
+
+def _gpu(run: dict[str, Any]) -> str | None:
+    """The GPU on which a command ran."""
+    return next((part["told"]["product"] for part in run["parts"] if "product" in (part.get("told") or {})), None)
 
 
 def _shown(value: Any) -> str:

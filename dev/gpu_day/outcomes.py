@@ -86,7 +86,6 @@ class Run:
             log = Path(directory, "log")
             found = self._outcome(machine, log, limit)
             text = log.read_text(encoding="utf-8", errors="replace")
-        self._stand_apart(found["told"] or {})
         with self._log.open("a", encoding="utf-8") as file:
             file.write(text)
         # Of a run that was killed as it wrote, the last line may have no end.
@@ -122,21 +121,6 @@ class Run:
         self._append("", outcome)
         reason = f": {outcome['last_line']}" if outcome.get("last_line") else ""
         tell(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}")
-
-    def _stand_apart(self, machine: Mapping[str, Any]) -> None:
-        """Keep results of another GPU unchanged: this one's go to a subdirectory."""
-        pairs = self._results / "pairs.jsonl"
-        first: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # missing or truncated
-            first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0])
-        product = machine.get("product", first.get("product"))
-        if first.get("product", product) != product:
-            with suppress(FileNotFoundError):
-                if not self._log.stat().st_size:
-                    self._log.unlink()
-            self._results /= re.sub(r"\W+", "-", product)
-            self._results.mkdir(exist_ok=True)
-            tell(f"gpu-day {self._name}: {pairs} is of another GPU; the results are in {self._results}")
 
     def _outcome(self, part: Part, log: Path, limit: float) -> dict[str, Any]:
         put_in = {"{results}": str(self._results), "{seconds}": f"{limit - _MARGIN_SECONDS:.0f}"}
