@@ -648,6 +648,32 @@ def test_the_parts_of_a_command_are_expected_to_end_in_its_time_and_none_is_star
         assert f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}\n" in table
 
 
+@pytest.mark.parametrize(("given", "first"), [(None, "0"), ("GPU-5e,GPU-6f", "GPU-5e")])
+def test_of_several_gpus_a_part_finds_the_first_unless_it_is_for_several(
+    given: str | None,
+    first: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    says = (
+        "import json, os; print(json.dumps({'gpus': int(os.sys.argv[1]), 'found': os.getenv('CUDA_VISIBLE_DEVICES')}))"
+    )
+    one, several = Part("one", ("-c", says, "0"), 30, tells=True), Part("several", ("-c", says, "0"), 30, tells=True)
+    monkeypatch.setattr(commands, "COMMANDS", {"1": (one, several._replace(several=True))})
+    monkeypatch.setattr(commands, "unpack", lambda _, site: (site, []))
+    for gpus, expected in {"1": [given, given, given], "2": [given, first, given]}.items():
+        monkeypatch.setattr(commands, "_MACHINE", Part("machine", ("-c", says, gpus), 30, tells=True))
+        assert run("1", tmp_path, 90) == 0
+        assert [each["told"]["found"] for each in runs(tmp_path)[-1]["parts"]] == expected
+    sentence = "gpu-day 1: there are 2 GPUs; a part finds the first alone, unless it is for several\n"
+    assert capsys.readouterr().out.count(sentence) == 1
+    assert [part.name for parts in COMMANDS.values() for part in parts if part.several] == ["engine, resume"]
+
+
 def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Part("machine", ("-c", "import time; print('{', flush=True); time.sleep(60)"), 1, tells=True)
     monkeypatch.setattr(commands, "_MACHINE", slow)
