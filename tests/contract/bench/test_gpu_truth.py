@@ -28,6 +28,7 @@ from gpu_snapshot import KEPT, read, recorded, replayed
 from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
+from torch import distributed
 
 from dev.gpu_day import collect
 from memtune.memory.replay import Replayer
@@ -557,6 +558,20 @@ def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: Trac
         found = measure(Pair("small", plan, 2), SMALL, 128, torch.device("cpu"), VirtualStatistics(gpu))
     replayed = Replayer(small.trace, gpus_per_node=2, rank=0).replay(Plan.parse(plan)).peak
     assert replayed.allocated == pytest.approx(found.allocated_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+@pytest.mark.usefixtures("one_of_two")
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_that_fake_ranks_scatter_are_numbers(is_left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some releases of torch leave them as the memory was."""
+    plain = (lambda *_, **__: None) if is_left else distributed.reduce_scatter_tensor
+    monkeypatch.setattr(distributed, "reduce_scatter_tensor", plain)
+    fake_ranks.scatter_own(2)
+    assert (distributed.reduce_scatter_tensor is not plain) == is_left
+    result = torch.full((2, 3), math.nan)
+    distributed.reduce_scatter_tensor(output=result, input=torch.arange(12.0).view(4, 3))
+    assert result.flatten().tolist() == list(range(6))
 
 
 @pytest.mark.usefixtures("one_of_two")
