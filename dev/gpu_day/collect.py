@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _beforehand(models: Sequence[str], measured: Iterable[str]) -> Iterator[str]:
+def _beforehand(models: Sequence[str], measured: Collection[str]) -> Iterator[str]:
     """Check that the scored predictions are those made before the measurements, for these products."""
     path = ROOT / PREDICTIONS
     if not path.exists():
@@ -143,5 +143,6 @@ def _beforehand(models: Sequence[str], measured: Iterable[str]) -> Iterator[str]
     commit = before["commit"][:12]
     yield f"{len(before['pairs'])} pairs were predicted beforehand, for {before['gpu']} at commit {commit}."
     if others := [each for each in measured if each != product]:
-        yield f"That is {product}, and what is above was measured on {' and '.join(others)}."
+        also = " also" if product in measured else ""
+        yield f"That is {product}, and what is above was{also} measured on {' and '.join(others)}."
     yield f"The prediction has changed since for: {', '.join(moved) or 'none'}."

@@ -998,6 +998,9 @@ def test_predictions_for_another_gpu_than_the_measured_one_are_told_of(
         page = (tmp_path / "into" / "gpu-day.md").read_text()
         assert (sentence in page) is is_told
         assert "1 pairs were predicted beforehand, for h200-141gb at commit 111111111111." in page
+    _kept(tmp_path, "2", {"product": "NVIDIA H200"})
+    assert collect.collect(tmp_path, tmp_path / "into") == 0
+    assert sentence.replace("was", "was also") in (tmp_path / "into" / "gpu-day.md").read_text()
 
 
 def test_parts_of_several_gpus_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
