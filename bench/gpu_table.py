@@ -13,6 +13,7 @@ from typing import NamedTuple
 from accuracy import Scored, quantile, summary, table
 from accuracy_baselines import BASELINES
 from accuracy_rows import Row
+from gpu_driver import driver
 from gpu_pairs import LENGTH, Pair, building_bytes, nccl
 from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond, scored, ways
 
@@ -26,7 +27,6 @@ import json, torch
 of_first = torch.cuda.get_device_properties(0)
 print(json.dumps([of_first.name, of_first.total_memory]))
 """
-_SMI_SECONDS = 10.0
 
 
 class Machine(NamedTuple):
@@ -57,7 +57,7 @@ def this_machine() -> Machine:
     return Machine(
         product=product,
         usable_bytes=usable_bytes,
-        driver=_driver(),
+        driver=driver(),
         cuda=str(torch.version.cuda),
         torch=torch.__version__,
         deepspeed=installed("deepspeed"),
@@ -224,15 +224,6 @@ def _built_larger(result: Result) -> str:
 
 def _listed(title: str, points: Sequence[str]) -> list[str]:
     return ["", title, "", *(f"- {each}" for each in points)] if points else []
-
-
-def _driver() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SMI_SECONDS).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return told[0] if told else "unknown"
 
 
 def installed(package: str) -> str:

@@ -128,21 +128,15 @@ def main(
     found = Results(options.folder)
     missing = no_gpu()
     if not missing:
-        try:
-            found.begin(this_machine())
-        except ValueError as error:
-            print(f"gpu_truth: {error}", file=sys.stderr)
-            return 1
+        found.begin(this_machine())
     if not found.machines:
         print(f"gpu_truth: it measures on a CUDA GPU, and {missing}; run it where a GPU is", file=sys.stderr)
         return NO_GPU
-    gpu = found.machines[0].gpu
     pairs = [pair for pair in PAIRS if not options.model or pair.model in options.model]
-    may, cannot = split(pairs, gpu)
     traces = {} if options.measure_only else trace(pairs)
     waiting, counts = [], Counts()
     if not missing:
-        ordered = in_turns(may)
+        ordered = in_turns(split(pairs, found.machines[0].gpu)[0])
         waiting = [pair for pair in ordered if pair not in found.of_pairs]
         # What failed may have been mended since, or hangs again.
         waiting += [pair for pair in ordered if pair in found.of_pairs and found.of_pairs[pair].problem]
@@ -150,13 +144,26 @@ def main(
     if options.measure_only:
         print(json.dumps({**counts._asdict(), "waited": len(waiting)}))
         return int(counts.failed > 0 or (not counts.measured and bool(waiting)))
+    made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
+    pages = [_page(found, product, pairs, traces, Results(options.emulated), made_by) for product in found.products]
+    print("\n\n".join("\n".join(page) for page in pages))
+    return 0
+
+
+def _page(
+    found: Results,
+    product: str,
+    pairs: Sequence[Pair],
+    traces: Mapping[str, TracedModel],
+    emulated: Results,
+    made_by: str,
+) -> list[str]:
+    found.product = product
+    may, cannot = split(pairs, found.machines[0].gpu)
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
     results += [found.of_pairs.get(pair, Result(pair, problem="there was no time for it yet")) for pair in may]
-    title, emulated = "Predicted against measured on a GPU", Results(options.emulated)
-    made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
-    page = report(title, made_by, found.machines, results, traces, emulated.of_pairs, emulated.machines)
-    print("\n".join(page))
-    return 0
+    title = f"Predicted against measured on {product}"
+    return report(title, made_by, found.machines, results, traces, emulated.of_pairs, emulated.machines)
 
 
 def _age_seconds() -> float:

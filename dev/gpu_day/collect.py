@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,13 @@ def _unpack_fixtures(folder: Path, snapshots: Path) -> bool:
 
 
 def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Iterator[str]:
-    parts = [
-        (f"{name}, run {number}" if len(runs) > 1 else name, part)
-        for name, runs in told.items()
-        for number, run in enumerate(runs, start=1)
-        for part in run["parts"]
-    ]
+    measured = dict.fromkeys(gpu for runs in told.values() for run in runs if (gpu := _gpu(run)))
+    parts = []
+    for name, runs in told.items():
+        for number, run in enumerate(runs, start=1):
+            words = [name, *([f"run {number}"] if len(runs) > 1 else [])]
+            words += [_gpu(run) or "unknown GPU"] if len(measured) > 1 else []
+            parts += [(", ".join(words), part) for part in run["parts"]]
     yield from ("# A day with a GPU", "", "Made by `dev/gpu-day collect`.", "")
     yield "| command | part | outcome | passed | skipped | seconds | why tests were skipped |"
     yield "|---|---|---|--:|--:|--:|---|"
@@ -113,15 +114,19 @@ def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Itera
     for command, part in ((command, part) for command, part in parts if part.get("told")):
         yield from ("", f"## {part['name'].capitalize()} (command {command})", "", "| what | value |", "|---|--:|")
         yield from (f"| {key.replace('_', ' ')} | {_shown(value)} |" for key, value in part["told"].items())
-    measured = [part["told"]["product"] for _, part in parts if "product" in (part.get("told") or {})]
-    yield from ("", *_beforehand(models, dict.fromkeys(measured)))
+    yield from ("", *_beforehand(models, measured))
+
+
+def _gpu(run: dict[str, Any]) -> str | None:
+    """The GPU on which a command ran."""
+    return next((part["told"]["product"] for part in run["parts"] if "product" in (part.get("told") or {})), None)
 
 
 def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _beforehand(models: Sequence[str], measured: Iterable[str]) -> Iterator[str]:
+def _beforehand(models: Sequence[str], measured: Collection[str]) -> Iterator[str]:
     """Check that the scored predictions are those made before the measurements, for these products."""
     path = ROOT / PREDICTIONS
     if not path.exists():
@@ -138,5 +143,6 @@ def _beforehand(models: Sequence[str], measured: Iterable[str]) -> Iterator[str]
     commit = before["commit"][:12]
     yield f"{len(before['pairs'])} pairs were predicted beforehand, for {before['gpu']} at commit {commit}."
     if others := [each for each in measured if each != product]:
-        yield f"That is {product}, and what is above was measured on {' and '.join(others)}."
+        also = " also" if product in measured else ""
+        yield f"That is {product}, and what is above was{also} measured on {' and '.join(others)}."
     yield f"The prediction has changed since for: {', '.join(moved) or 'none'}."

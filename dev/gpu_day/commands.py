@@ -83,8 +83,8 @@ COMMANDS = {
     "3": (
         _testing("a job from its first probe to its end", "run", 150, 60)._replace(needs=_OF_A_JOB),
         _testing("scripts under their plans", "scripts", 300, 190, _SOME_SCRIPTS),
-        _testing("engine, resume", "engine", 200, 60),
-        _testing("offloads", "offload", 120, 90, ("-k", "not z3")),
+        _testing("engine, resume", "engine", 200, 60)._replace(several=True),
+        _testing("offloads", "offload", 120, 90),
         _testing("allocator", "plans", 120, 40, words=("-k", "allocator_model")),
     ),
 }

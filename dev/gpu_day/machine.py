@@ -12,6 +12,8 @@ import tempfile
 from contextlib import suppress
 from importlib import metadata
 
+from gpu_driver import UNKNOWN, of_library
+
 _PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "pydantic", "pytest")
 _SMI_SECONDS = 10
 _ASKED = ("driver_version", "memory.used", "mig.mode.current")
@@ -28,6 +30,7 @@ def machine() -> dict[str, object]:
         "product": properties.name,
         "gpus": torch.cuda.device_count(),
         **told,
+        "driver_library": of_library() or UNKNOWN,
         "python": platform.python_version(),
         "libc": " ".join(platform.libc_ver()),
         "cuda": torch.version.cuda,
@@ -40,9 +43,9 @@ def machine() -> dict[str, object]:
 
 
 def _nvidia_smi() -> dict[str, str]:
-    """The first GPU as reported by nvidia-smi; "unknown" after a timeout."""
+    """The first GPU as reported by nvidia-smi; unknown where it is missing, and after a timeout."""
     command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
-    values = ["unknown"] * len(_ASKED)
+    values = [UNKNOWN] * len(_ASKED)
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SMI_SECONDS).stdout
         values = said.partition("\n")[0].split(", ")

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from dev.gpu_day.places import ROOT
@@ -29,6 +28,7 @@ _LEAST_SECONDS, _MARGIN_SECONDS = 5.0, 15.0
 _GRACE_SHARE, _GRACE_SECONDS = 0.25, 8.0
 _KILLED_SHARE = 0.25  # of that, for what is killed to end
 _MARK = "GPU_DAY_RESULTS"  # marks each process that a part starts, by its environment
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 WELL, _NO_TEST = "ended well", "ran no test"
 _NO_GPU = "failed with 2"  # only machine.py
 _NOTHING_COLLECTED = 5  # pytest's exit code
@@ -47,7 +47,8 @@ class Part(NamedTuple):
     """One process: its Python arguments, time limit, and arguments for a rehearsal.
 
     If it ``tells``, its last line of JSON is stored with its outcome. ``expected`` are the seconds that it takes where
-    nothing hangs. It ``needs`` the packages without which nothing of it would run.
+    nothing hangs. It ``needs`` the packages without which nothing of it would run. Of several GPUs it finds one, unless
+    it is for ``several``.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Part(NamedTuple):
     tells: bool = False
     expected: float = 0.0
     needs: tuple[str, ...] = ()
+    several: bool = False
 
     @property
     def kept_seconds(self) -> float:
@@ -75,6 +77,7 @@ class Run:
         self.outcomes: list[dict[str, Any]] = []
         self._name, self._results = name, results
         self._environment = {**environment, _MARK: str(results)}
+        self._one_gpu: dict[str, str] = {}
         self._is_rehearsal = is_rehearsal
 
     def begin(self, machine: Part, limit: float) -> bool:
@@ -82,16 +85,14 @@ class Run:
         # Those of a command that was killed, wherever its results went, would count as measured memory. An emulated
         # GPU has no memory in common with another.
         _end_processes(self._environment[_MARK] if self._is_rehearsal else None)
-        with TemporaryDirectory() as directory:
-            log = Path(directory, "log")
-            found = self._outcome(machine, log, limit)
-            text = log.read_text(encoding="utf-8", errors="replace")
-        self._stand_apart(found["told"] or {})
-        with self._log.open("a", encoding="utf-8") as file:
-            file.write(text)
         # Of a run that was killed as it wrote, the last line may have no end.
         self._append("\n" if _is_cut_off(self._file) else "", {"rehearsal": self._is_rehearsal})
+        found = self._outcome(machine, self._log, limit)
         self._keep(found)
+        if (gpus := (found["told"] or {}).get("gpus", 1)) > 1:
+            # A library might spread over all of them what is to be measured on one.
+            self._one_gpu = {_VISIBLE: (self._environment.get(_VISIBLE) or "0").partition(",")[0]}
+            tell(f"gpu-day {self._name}: there are {gpus} GPUs; a part finds the first alone, unless it is for several")
         return bool(found["outcome"] != _NO_GPU)
 
     def add(self, part: Part, left: float, limit: float) -> None:
@@ -123,21 +124,6 @@ class Run:
         reason = f": {outcome['last_line']}" if outcome.get("last_line") else ""
         tell(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}{reason}")
 
-    def _stand_apart(self, machine: Mapping[str, Any]) -> None:
-        """Keep results of another GPU unchanged: this one's go to a subdirectory."""
-        pairs = self._results / "pairs.jsonl"
-        first: dict[str, Any] = {}
-        with suppress(OSError, ValueError):  # missing or truncated
-            first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0])
-        product = machine.get("product", first.get("product"))
-        if first.get("product", product) != product:
-            with suppress(FileNotFoundError):
-                if not self._log.stat().st_size:
-                    self._log.unlink()
-            self._results /= re.sub(r"\W+", "-", product)
-            self._results.mkdir(exist_ok=True)
-            tell(f"gpu-day {self._name}: {pairs} is of another GPU; the results are in {self._results}")
-
     def _outcome(self, part: Part, log: Path, limit: float) -> dict[str, Any]:
         put_in = {"{results}": str(self._results), "{seconds}": f"{limit - _MARGIN_SECONDS:.0f}"}
         words = [put_in.get(word, word) for word in (*part.words, *(part.rehearsed if self._is_rehearsal else ()))]
@@ -146,7 +132,8 @@ class Run:
             file.write(f"\n== {part.name}: {' '.join(words)}\n".encode())
             file.flush()
             start = file.tell()
-            code = _ended([sys.executable, *words], self._environment, file, limit)
+            environment = {**self._environment, **({} if part.several else self._one_gpu)}
+            code = _ended([sys.executable, *words], environment, file, limit)
         seconds, cpu_seconds = round(time.monotonic() - began, 1), round(_computed_seconds() - computed, 1)
         lines = log.read_bytes()[start:].decode("utf-8", "replace").splitlines()
         outcome = f"cut off after {limit:.0f} s" if code is None else f"failed with {code}" if code else WELL

@@ -94,6 +94,7 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
 
     parts = outcomes("1", results)
     assert parts["machine"]["told"]["nvidia_smi_driver_version"] == "580.65.06"
+    assert parts["machine"]["told"]["driver_library"] == "unknown"
     constants = parts["constants"]["told"]
     assert constants["context_bytes"] == outside_sizes(1)["context"], "the emulated GPU has what is predicted"
     assert constants["workspace_bytes_of_the_forward_pass"] == 32 * MIB
@@ -107,7 +108,7 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
         "a job from its first probe to its end": 1,
         "scripts under their plans": 8,
         "engine, resume": 15,
-        "offloads": 3,
+        "offloads": 4,
         "allocator": 3,
     }
     losses = "it compares losses of several steps, and an emulated GPU computes no gradients"

@@ -9,7 +9,9 @@ import pytest
 import torch
 from watched import PROBE, SCRIPTS, fine_tune, followed, run
 
+from memtune.plans.plan import Plan
 from memtune.wire.report import Device
+from memtune_runner.engine.optimizers import _libraries_of_8_bits
 
 CUDA = {**PROBE, "DEVICE": "cuda", "GPU_MEMORY_BYTES": ""}
 
@@ -51,11 +53,12 @@ def test_products_are_made_in_fp8(sharding: str, tmp_path: Path) -> None:
     followed(run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **CUDA, INTEGRATION="sdk"), plan, Device.CUDA)
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "z2"])
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp", "z2"])
 def test_an_optimizer_keeps_its_states_in_8_bits(sharding: str, tmp_path: Path) -> None:
-    if not (find_spec("bitsandbytes") or find_spec("torchao")):
-        pytest.skip("adamw-8bit needs bitsandbytes or torchao, and neither is installed")
     plan = f"bf16-{sharding}-none-mb4x2-adamw8bit"
+    libraries, _ = _libraries_of_8_bits(Plan.parse(plan))
+    if not any(map(find_spec, libraries)):
+        pytest.skip(f"adamw-8bit needs {' or '.join(libraries)}, which is not installed")
     followed(run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **CUDA, INTEGRATION="sdk"), plan, Device.CUDA)
 
 

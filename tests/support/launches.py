@@ -59,6 +59,11 @@ def wait_for(launch: Launch, path: Path) -> None:
         time.sleep(0.02)
 
 
+def own_python() -> str:
+    """The command that starts this Python, whose directory is first on the path: not every machine has a `python`."""
+    return Path(sys.executable).name
+
+
 def free_port() -> int:
     """A free port of this machine."""
     with socket.socket() as probe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from launches import Launch, Place
+from launches import Launch, Place, own_python
 from recovery import LARGE, LITTLE_BYTES, Train
 
 from memtune.units import GIB, MIB
@@ -22,7 +22,7 @@ def memory_of_varying_lengths(place: Place, device: Device, expandable: bool) ->
         "MEMTUNE_DEVICE": str(device),
         "MEMTUNE_GPU_MEMORY_BYTES": str(4 * GIB),
     }
-    report = place.run("python", str(_VARYING), told=told).report
+    report = place.run(own_python(), str(_VARYING), told=told).report
     assert report.ending is Ending.SUCCEEDED, report.message
     return report.memory
 

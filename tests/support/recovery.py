@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from launches import Launch, Place
+from launches import Launch, Place, own_python
 
 from memtune.gpus.gpu import nearest
 from memtune.memory.predictor import Predictor
@@ -48,7 +48,7 @@ def trainer(runner: Path, device: Device) -> Train:
             "CHECKPOINT_PATH": str(directory / "checkpoints"),
             **told,
         }
-        words = ("python", "-m", "memtune_runner.trainer", "--steps", str(steps), "--save-every", "1")
+        words = (own_python(), "-m", "memtune_runner.trainer", "--steps", str(steps), "--save-every", "1")
         return Place(runner, directory).run(*words, told={f"MEMTUNE_{name}": each for name, each in variables.items()})
 
     return train

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launches import own_python
 from memtune_run import run_to_the_end
 
 from memtune.units import MIB
@@ -20,10 +21,11 @@ _CROWD_BYTES = 1600 * MIB
 _STEPS = 4
 
 
-def _job(device: Device, directory: Path) -> dict[str, Any]:
+def job_of(device: Device, directory: Path) -> dict[str, Any]:
     from memtune.api import API_VERSION, KIND  # pydantic is needed when this runs, not when it is collected
 
-    words = ["python", str(_SCRIPT), json.dumps(FACTS), str(_CROWD_BYTES), "--steps", str(_STEPS), "--save-every", "1"]
+    options = ["--steps", str(_STEPS), "--save-every", "1"]
+    words = [own_python(), str(_SCRIPT), json.dumps(FACTS), str(_CROWD_BYTES), *options]
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -47,7 +49,7 @@ def _job(device: Device, directory: Path) -> dict[str, Any]:
 def gets_up_again(device: Device, directory: Path) -> None:
     """Check that `memtune run` probes, launches, runs out of memory, and finishes on a smaller plan."""
     file = directory / "job.yaml"
-    file.write_text(json.dumps(_job(device, directory)))  # JSON is YAML, too
+    file.write_text(json.dumps(job_of(device, directory)))  # JSON is YAML, too
     status = run_to_the_end(file, directory / "state", seconds=900)
     assert {probe["verdict"] for probe in status["probes"]} == {"succeeded"}
     first, *others, last = status["attempts"]

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -118,8 +119,9 @@ def can_compile() -> bool:
 
 def enter_children() -> None:
     """Have Python processes that this one starts follow values, too: what they find on their path sees to it."""
-    directory = Path(__file__).absolute().parent / "enter"
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+    directory = str(Path(__file__).absolute().parent / "enter")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, os.environ.get("PYTHONPATH")]))
+    sys.path.insert(0, directory)  # which a script may give them instead
 
 
 def follow_values(torch: Any) -> None:

@@ -648,6 +648,32 @@ def test_the_parts_of_a_command_are_expected_to_end_in_its_time_and_none_is_star
         assert f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}\n" in table
 
 
+@pytest.mark.parametrize(("given", "first"), [(None, "0"), ("GPU-5e,GPU-6f", "GPU-5e")])
+def test_of_several_gpus_a_part_finds_the_first_unless_it_is_for_several(
+    given: str | None,
+    first: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    says = (
+        "import json, os; print(json.dumps({'gpus': int(os.sys.argv[1]), 'found': os.getenv('CUDA_VISIBLE_DEVICES')}))"
+    )
+    one, several = Part("one", ("-c", says, "0"), 30, tells=True), Part("several", ("-c", says, "0"), 30, tells=True)
+    monkeypatch.setattr(commands, "COMMANDS", {"1": (one, several._replace(several=True))})
+    monkeypatch.setattr(commands, "unpack", lambda _, site: (site, []))
+    for gpus, expected in {"1": [given, given, given], "2": [given, first, given]}.items():
+        monkeypatch.setattr(commands, "_MACHINE", Part("machine", ("-c", says, gpus), 30, tells=True))
+        assert run("1", tmp_path, 90) == 0
+        assert [each["told"]["found"] for each in runs(tmp_path)[-1]["parts"]] == expected
+    sentence = "gpu-day 1: there are 2 GPUs; a part finds the first alone, unless it is for several\n"
+    assert capsys.readouterr().out.count(sentence) == 1
+    assert [part.name for parts in COMMANDS.values() for part in parts if part.several] == ["engine, resume"]
+
+
 def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Part("machine", ("-c", "import time; print('{', flush=True); time.sleep(60)"), 1, tells=True)
     monkeypatch.setattr(commands, "_MACHINE", slow)
@@ -677,28 +703,6 @@ def test_a_disk_that_is_full_is_told_of(
     (tmp_path / "1.log").symlink_to("/dev/full")
     assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path, monkeypatch) == 2
     assert "results cannot be written: [Errno 28] No space left on device" in capsys.readouterr().err
-
-
-def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"product": "NVIDIA A"}\n{"pair": {}}\n')
-    part = Part("tells", ("-c", "import sys; open(sys.argv[1] + '/new', 'w')", "{results}"), 30)
-    assert on_a_gpu((part,), 60, tmp_path, monkeypatch, "NVIDIA A") == 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.jsonl", "1.log", "new", "pairs.jsonl"]
-    assert on_a_gpu((part,), 60, tmp_path, monkeypatch, "NVIDIA B 80GB") == 0
-    (apart,) = (each for each in tmp_path.iterdir() if each.is_dir())
-    assert apart.name == "NVIDIA-B-80GB"
-    assert sorted(each.name for each in apart.iterdir()) == ["1.jsonl", "1.log", "new"]
-    # The measured GPU's results are new, the other's unchanged.
-    (run_there,) = runs(tmp_path)
-    assert run_there["parts"][0]["told"] == {"product": "NVIDIA A"}
-
-
-def test_of_a_first_command_on_another_gpu_nothing_is_left_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"product": "NVIDIA A"}\n')
-    assert on_a_gpu((Part("first", ("-c", ""), 30),), 60, tmp_path, monkeypatch, "NVIDIA B") == 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["NVIDIA-B", "pairs.jsonl"]
 
 
 def test_a_second_run_writes_nothing_over_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,14 +754,15 @@ from gpu_score import Result
 from gpu_table import Machine
 
 outcomes._MARK = f"GPU_DAY_RESULTS_OF_{os.getpid()}"
-commands._MACHINE = Part("machine", ("-c", ""), 30)
 commands.unpack = lambda _, site: (site, [])
 for name in commands.COMMANDS:
     commands.COMMANDS[name] = (Part("one", ("-c", "print(1)"), 30), Part("fails", ("-c", "exit(1)"), 30))
-for name in [*commands.COMMANDS] * 2:
+for name, gpu in [(name, gpu) for gpu in "ABA" for name in commands.COMMANDS]:
+    says = "print(" + repr(json.dumps({"product": gpu})) + ")"
+    commands._MACHINE = Part("machine", ("-c", says), 30, tells=True)
     commands.run(name, results, 60)
     kept = Results(results)
-    kept.begin(Machine("NVIDIA A", 1, "1", "1", "1", "1", "1"))
+    kept.begin(Machine(gpu, 1, "1", "1", "1", "1", "1"))
     kept.add(Result(PAIRS[0]))
     kept.add_fixture(Path(sys.argv[2]))
 print(json.dumps(sorted(opened)))
@@ -765,7 +770,7 @@ print(json.dumps(sorted(opened)))
 
 
 def test_no_moment_at_which_a_command_may_be_killed_has_more_than_eight_files(tmp_path: Path) -> None:
-    """No other file is ever opened for writing, and none is renamed."""
+    """No other file is ever opened for writing, and none is renamed, whatever GPUs it runs on."""
     (tmp_path / "fixture").touch()
     words = [sys.executable, "-c", _OPENED, str(tmp_path / "results"), str(tmp_path / "fixture")]
     done = subprocess.run(words, cwd=ROOT, env=variables(), capture_output=True, text=True, check=True)
@@ -993,6 +998,19 @@ def test_predictions_for_another_gpu_than_the_measured_one_are_told_of(
         page = (tmp_path / "into" / "gpu-day.md").read_text()
         assert (sentence in page) is is_told
         assert "1 pairs were predicted beforehand, for h200-141gb at commit 111111111111." in page
+    _kept(tmp_path, "2", {"product": "NVIDIA H200"})
+    assert collect.collect(tmp_path, tmp_path / "into") == 0
+    assert sentence.replace("was", "was also") in (tmp_path / "into" / "gpu-day.md").read_text()
+
+
+def test_parts_of_several_gpus_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "PREDICTIONS", tmp_path / "none")
+    for name, product in {"1": "NVIDIA H100 80GB HBM3", "2": "NVIDIA H200", "3": None}.items():
+        _kept(tmp_path, name, product and {"product": product})
+    assert collect.collect(tmp_path, tmp_path / "into") == 0
+    page = (tmp_path / "into" / "gpu-day.md").read_text()
+    for command in ("1, run 2, NVIDIA H100 80GB HBM3", "2, run 1, NVIDIA H200", "3, run 1, unknown GPU"):
+        assert f"| {command} | constants | ended well |" in page
 
 
 def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(

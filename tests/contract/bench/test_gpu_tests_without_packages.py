@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +42,34 @@ def test_the_tests_are_collected_without_the_development_environment() -> None:
     )
     assert collected.returncode == 0, collected.stdout[-3000:] + collected.stderr[-1000:]
     assert "tests/gpu/test_gpu_run.py::test_a_job_gets_up_again" in collected.stdout
+
+
+@pytest.mark.parametrize(
+    ("sharding", "installed", "is_tried"),
+    [
+        ("ddp", "torchao", True),
+        ("fsdp", "torchao", True),
+        ("z2", "torchao", False),
+        ("z2", "bitsandbytes", True),
+        ("fsdp", "bitsandbytes", False),
+        ("ddp", None, False),
+    ],
+)
+def test_states_in_8_bits_are_tried_where_a_library_has_them_for_the_plan(
+    sharding: str, installed: str | None, is_tried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("gpu_scripts", ROOT / "tests" / "gpu" / "test_gpu_scripts.py")
+    assert spec
+    assert spec.loader
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tried: list[str] = []
+    monkeypatch.setattr(module, "find_spec", lambda name: name == installed or None)
+    monkeypatch.setattr(module, "run", lambda _, plan, *__, **___: tried.append(plan))
+    monkeypatch.setattr(module, "followed", lambda *_: None)
+    with suppress(pytest.skip.Exception):
+        module.test_an_optimizer_keeps_its_states_in_8_bits(sharding, tmp_path)
+    assert tried == [f"bf16-{sharding}-none-mb4x2-adamw8bit"] * is_tried
 
 
 @pytest.mark.parametrize("options", [(), ("--results", "kept")])

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import fake_ranks
+import gpu_driver
 import gpu_emulated
 import gpu_measure
-import gpu_table
 import gpu_truth
 import pytest
 import torch
@@ -27,6 +28,7 @@ from gpu_snapshot import KEPT, read, recorded, replayed
 from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
+from torch import distributed
 
 from dev.gpu_day import collect
 from memtune.memory.replay import Replayer
@@ -219,15 +221,11 @@ def test_an_emulated_pair_that_tells_nothing_is_a_problem(output: str, monkeypat
     assert found == Result(PAIRS[0], problem="it told no measurement: warned of something")
 
 
-def test_peaks_are_kept_with_the_emulated_gpu_and_not_among_those_of_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peaks_are_kept_with_the_emulated_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_emulated, "_PYTHON", sys.executable)
     assert gpu_emulated.main(["h200-141gb", str(tmp_path), "--most", "0"]) == 0
     (machine,) = Results(tmp_path).machines
     assert (machine.product, machine.gpu.name, machine.torch) == ("NVIDIA H200", "h200-141gb", torch.__version__)
-    assert gpu_emulated.main(["h100-80gb", str(tmp_path), "--most", "0"]) == 1
-    assert "is of NVIDIA H200, and this is NVIDIA H100 80GB HBM3: name another folder" in capsys.readouterr().err
 
 
 def test_a_python_that_ends_with_an_error_is_told(
@@ -274,17 +272,31 @@ def test_a_line_that_was_cut_off_as_it_was_written_is_passed_over(tmp_path: Path
     assert Results(tmp_path).machines == [MACHINE]
 
 
-def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_is_refused(tmp_path: Path) -> None:
-    later = MACHINE._replace(driver="580.1")
-    for machine in (MACHINE, later, MACHINE):
-        Results(tmp_path).begin(machine)
-    assert Results(tmp_path).machines == [MACHINE, later]
-    with pytest.raises(ValueError, match="and this is NVIDIA H200: name another folder"):
-        Results(tmp_path).begin(MACHINE._replace(product="NVIDIA H200"))
+def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_apart(tmp_path: Path) -> None:
+    later, other = MACHINE._replace(driver="580.1"), MACHINE._replace(product="NVIDIA H200")
+    for number, machine in enumerate((MACHINE, later, other, MACHINE)):
+        kept = Results(tmp_path)
+        kept.begin(machine)
+        kept.add(Result(PAIRS[number], allocated_bytes=1))
+        kept.add(Result(PAIRS[9], allocated_bytes=number))
+    found = Results(tmp_path)
+    assert found.products == [MACHINE.product, other.product]
+    assert (found.product, found.machines) == (MACHINE.product, [MACHINE, later])
+    assert list(found.of_pairs) == [PAIRS[0], PAIRS[9], PAIRS[1], PAIRS[3]]
+    assert found.of_pairs[PAIRS[9]].allocated_bytes == 3
+    found.product = other.product
+    assert found.machines == [other]
+    assert [each.allocated_bytes for each in found.of_pairs.values()] == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("does", "version"), [("echo 580.1", "580.1"), ("exec sleep 60", "unknown"), ("exit 9", "unknown")]
+    ("does", "version"),
+    [
+        ("echo 580.1", "580.1"),
+        ("exec sleep 60", "unknown"),
+        ("exit 9", "unknown"),
+        ("echo No devices were found", "unknown"),
+    ],
 )
 def test_an_nvidia_smi_that_fails_or_hangs_costs_no_measurement(
     does: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,8 +304,25 @@ def test_an_nvidia_smi_that_fails_or_hangs_costs_no_measurement(
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{does}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(gpu_table, "_SMI_SECONDS", 1.0)
-    assert gpu_table._driver() == version
+    monkeypatch.setattr(gpu_driver, "_SMI_SECONDS", 1.0)
+    monkeypatch.setattr(gpu_driver, "of_library", lambda: None)
+    assert gpu_driver.driver() == version
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_without_nvidia_smi_a_driver_is_known_by_the_name_of_its_library(tmp_path: Path) -> None:
+    """Two drivers would look like one."""
+    words = ["cc", "-shared", "-x", "c", os.devnull, "-o", str(tmp_path / "libcuda.so.580.65.06")]
+    subprocess.run(words, check=True)
+    (tmp_path / "libcuda.so.1").symlink_to("libcuda.so.580.65.06")
+    done = subprocess.run(
+        [sys.executable, "-c", "import gpu_driver; print(gpu_driver.driver())"],
+        env={"PATH": "", "PYTHONPATH": os.pathsep.join(sys.path), "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "580.65.06\n"
 
 
 def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
@@ -363,18 +392,34 @@ def test_a_pair_that_cannot_be_ended_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert made[0].wait(30)
 
 
-def test_results_of_another_gpu_are_told_of_and_stay(
+def test_another_gpu_is_measured_anew_and_has_a_page_and_fixtures_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Results(tmp_path).begin(MACHINE._replace(product="NVIDIA A"))
-    kept = (tmp_path / PAIRS_FILE).read_text()
     monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
-    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE._replace(product="NVIDIA B"))
-    assert gpu_truth.main(["--folder", str(tmp_path), "--measure-only"]) == 1
-    assert capsys.readouterr().err == (
-        f"gpu_truth: {tmp_path} is of NVIDIA A, and this is NVIDIA B: name another folder\n"
-    )
-    assert (tmp_path / PAIRS_FILE).read_text() == kept
+    traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
+
+    def measured(pair: Pair, fixture: Path | None, _limit_seconds: float) -> Result:
+        assert fixture is not None
+        fixture.touch()
+        return Result(pair, GIB, GIB, GIB, 1.0)
+
+    other = Machine("NVIDIA H200", int(139.7 * GIB), *MACHINE[2:])
+    for machine in (MACHINE, other):
+        monkeypatch.setattr(gpu_truth, "this_machine", lambda machine=machine: machine)
+        words = ["--folder", str(tmp_path), "--fixtures", "--most", "1"]
+        capsys.readouterr()
+        assert gpu_truth.main(words, measured, lambda _: traces) == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == [FIXTURES_FILE, PAIRS_FILE]
+    said = capsys.readouterr().out
+    for product, page in zip((MACHINE.product, other.product), said.split("# Predicted ")[1:], strict=True):
+        assert page.startswith(f"against measured on {product}\n")
+        assert page.count(f"\n| {PAIRS[0].model} | {PAIRS[0].plan} |") == 1
+    assert collect._unpack_fixtures(tmp_path, tmp_path / "snapshots")
+    name = f"{PAIRS[0].model}-{PAIRS[0].plan}-1.json.gz"
+    assert sorted(each.name for each in (tmp_path / "snapshots").iterdir()) == [
+        f"NVIDIA-A100-SXM4-80GB-{name}",
+        f"NVIDIA-H200-{name}",
+    ]
 
 
 def test_a_pair_is_kept_after_its_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,6 +558,20 @@ def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: Trac
         found = measure(Pair("small", plan, 2), SMALL, 128, torch.device("cpu"), VirtualStatistics(gpu))
     replayed = Replayer(small.trace, gpus_per_node=2, rank=0).replay(Plan.parse(plan)).peak
     assert replayed.allocated == pytest.approx(found.allocated_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+@pytest.mark.usefixtures("one_of_two")
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_that_fake_ranks_scatter_are_numbers(is_left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some releases of torch leave them as the memory was."""
+    plain = (lambda *_, **__: None) if is_left else distributed.reduce_scatter_tensor
+    monkeypatch.setattr(distributed, "reduce_scatter_tensor", plain)
+    fake_ranks.scatter_own(2)
+    assert (distributed.reduce_scatter_tensor is not plain) == is_left
+    result = torch.full((2, 3), math.nan)
+    distributed.reduce_scatter_tensor(output=result, input=torch.arange(12.0).view(4, 3))
+    assert result.flatten().tolist() == list(range(6))
 
 
 @pytest.mark.usefixtures("one_of_two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ import pytest
 import torch
 from engine_ranks import settings_of
 from launches import Place
-from on_device import counters_follow, expandable_segments_fragment_less, who_held_the_memory
+from on_device import (
+    counters_follow,
+    expandable_segments_fragment_less,
+    memory_of_varying_lengths,
+    who_held_the_memory,
+)
 from recovery import trainer
-from whole_product import gets_up_again
+from whole_product import gets_up_again, job_of
 
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
@@ -46,6 +52,20 @@ def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None
 def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
     failed, _ = who_held_the_memory(trainer(runner, Device.VIRTUAL), tmp_path)
     assert not (failed.directory / "memory-rank-0.pickle").exists(), "a virtual GPU knows no lines of code"
+
+
+def test_no_command_need_be_named_python(runner: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On some machines only `python3` is."""
+    (tmp_path / "bin").mkdir()
+    only = tmp_path / "bin" / "python3"
+    only.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    only.chmod(0o755)
+    monkeypatch.setenv("PATH", str(only.parent))
+    monkeypatch.setattr(sys, "executable", str(only))
+    assert memory_of_varying_lengths(Place(runner, tmp_path), Device.VIRTUAL, False).peak_reserved_bytes
+    launch = trainer(runner, Device.VIRTUAL)(tmp_path / "trainer", Plan.parse("fp32-ddp-none-mb384x1"), 0, steps=1)
+    assert launch.exit_code == 0, launch.stdout + launch.stderr
+    assert job_of(Device.VIRTUAL, tmp_path)["spec"]["template"]["spec"]["containers"][0]["command"][0] == "python3"
 
 
 def test_a_job_gets_up_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +26,7 @@ def summed(count: int) -> int:
 
 
 if __name__ == "__main__":
-    subprocess.run([sys.executable, "-c", _CHILD], check=True)
+    for path in (os.environ["PYTHONPATH"], os.pathsep.join(sys.path)):
+        subprocess.run([sys.executable, "-c", _CHILD], env={**os.environ, "PYTHONPATH": path}, check=True)
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         print(pool.submit(summed, 3).result())
