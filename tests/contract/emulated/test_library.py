@@ -121,6 +121,22 @@ def test_small_copies_are_real_and_large_ones_take_no_memory(library: Any) -> No
     assert ctypes.string_at(device, 7) == b"memtune"
 
 
+def test_a_copy_that_is_left_out_brings_zeros_to_the_host(library: Any) -> None:
+    """DeepSpeed's CPU optimizer skips its step where a gradient is no number, as what lay there before may be."""
+    size, rows, pitch = 4 * MIB, 4, 2 * MIB
+    _, device = _allocate(library, 16 * MIB)
+    host = (ctypes.c_ubyte * (size + 2)).from_buffer(bytearray(b"\xff") * (size + 2))
+    to, source = ctypes.addressof(host) + 1, ctypes.c_void_p(device)
+    library.cudaMemcpy(ctypes.c_void_p(to), source, ctypes.c_size_t(size), 2)
+    assert bytes(host) == b"\xff" + bytes(size) + b"\xff"
+    host = (ctypes.c_ubyte * (rows * pitch)).from_buffer(bytearray(b"\xff") * (rows * pitch))
+    to, width = ctypes.addressof(host), ctypes.c_size_t(MIB)
+    library.cudaMemcpy2DAsync(
+        ctypes.c_void_p(to), ctypes.c_size_t(pitch), source, width, width, ctypes.c_size_t(rows), 2, None
+    )
+    assert bytes(host) == (bytes(MIB) + b"\xff" * MIB) * rows
+
+
 def _resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 

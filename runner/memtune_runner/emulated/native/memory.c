@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define PAGE ((size_t)2 << 20)
 
@@ -260,10 +261,22 @@ int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *
     return SUCCESS;
 }
 
+/* What lies in the host's memory may be no number in the type of the copy that is left out: zeros take its place. Whole
+ * pages become zero without being there. */
+static void clear(char *start, size_t size) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    char *first = (char *)(((uintptr_t)start + page - 1) / page * page), *end = start + size;
+    char *last = (char *)((uintptr_t)end / page * page);
+    memset(start, 0, (size_t)(first - start));
+    memset(last, 0, (size_t)(end - last));
+    madvise(first, (size_t)(last - first), MADV_DONTNEED);
+}
+
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
     (void)kind;
     /* From host to host nothing may be left out: pinned memory is the script's own data. */
     if (size <= REAL_BYTES || (!is_device(to) && !is_device(from))) memmove(to, from, size);
+    else if (!is_device(to)) clear(to, size);
     return SUCCESS;
 }
 
@@ -280,9 +293,11 @@ int cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_devi
 int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
                       int kind, void *stream) {
     (void)stream;
-    if (width * height > REAL_BYTES && (is_device(to) || is_device(from))) return SUCCESS;
+    if (width * height > REAL_BYTES && is_device(to)) return SUCCESS;
+    int is_left_out = width * height > REAL_BYTES && is_device(from);
     for (size_t row = 0; row < height; row++)
-        cudaMemcpy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width, kind);
+        if (is_left_out) memset((char *)to + row * to_pitch, 0, width);
+        else cudaMemcpy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width, kind);
     return SUCCESS;
 }
 
