@@ -20,7 +20,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
 from memtune.wire.run import RunKind
-from memtune_runner.integrations.first_training import FirstTraining
+from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
@@ -165,17 +165,27 @@ RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_sample
 
 def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
     """Return Accelerator, loader and data module of a script that passed ``own``, under a plan of 1x8 batches."""
-    schedule, patches = Schedule(settings, lambda: 0, FirstTraining(settings, "prepare")), Patches()
+    _, make, data = scheduled(settings)
+    return *make(own, environ), data
+
+
+def scheduled(settings: Settings = FRESH) -> tuple[Schedule, Callable[..., tuple[Any, Any]], Any]:
+    """Return a schedule, a function that makes an Accelerator with its loader, and the data module."""
+    schedule, patches = Schedule(settings, lambda: 0, FirstAccelerator(settings)), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
         DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
     )
     schedule.wrap_accelerator(SimpleNamespace(Accelerator=accelerator), patches)
     schedule.wrap_loaders(data, patches)
-    assert schedule.plugin(own, 8, environ).num_steps == 8
-    made = accelerator(), loader()
-    schedule.follow(*made)
-    return *made, data
+
+    def make(own: dict[str, Any], environ: dict[str, str]) -> tuple[Any, Any]:
+        made = accelerator(), loader()
+        assert schedule.plugin(made[0], own, environ).num_steps == 8
+        schedule.follow(*made)
+        return made
+
+    return schedule, make, data
 
 
 def skipped(_: Loader, num_batches: int) -> range:
@@ -239,6 +249,42 @@ def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> N
     assert len(loader) == 57
     with pytest.raises(BadInputError, match="pass its own number, if only gradient_accumulation_steps=1"):
         accelerator.accumulate()
+
+
+def test_each_accelerator_of_a_script_accumulates_in_its_own_way() -> None:
+    _, make, _ = scheduled()
+    (first, loader), (second, others) = make({"gradient_accumulation_steps": 2}, {}), make({}, {})
+    assert (first.gradient_accumulation_steps, len(loader), len(others)) == (2, 16, 57)
+    second.gradient_state = first.gradient_state  # accelerate's is one for all
+    first.accumulate()
+    assert first.backward() == 2
+    second.backward()
+    assert first.gradient_state.plugin_kwargs["num_steps"] == 1
+    first.accumulate()
+    assert first.gradient_state.plugin_kwargs["num_steps"] == 8
+
+
+def test_another_training_with_an_accelerator_may_accumulate_in_another_way() -> None:
+    schedule, make, _ = scheduled()
+    accelerator, loader = make({}, {})
+    accelerator.accumulate()
+    next(iter(loader))
+    schedule.begins_again(accelerator)
+    accelerator.backward()
+    assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
+
+
+def test_a_training_that_is_seen_to_accumulate_in_another_way_is_refused() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    batches = iter(loader)
+    next(batches)
+    accelerator.accumulate()
+    accelerator.backward()
+    next(batches)  # a loop may fetch the next batch before it trains on the last one
+    accelerator.backward()
+    next(batches)
+    with pytest.raises(BadInputError, match="create an Accelerator for each training"):
+        accelerator.backward()
 
 
 def test_a_skip_of_nothing_in_the_epoch_after_the_resumed_one_is_taken() -> None:
