@@ -183,9 +183,8 @@ class Schedule(TrainingLength):
         self._passes.end(followed)
         followed.order.pass_begins(followed.loader)
         try:
-            for batch in batches:
+            for batch in self._held(followed, batches):
                 self._asked_for_batches = None
-                followed.taken += 1
                 followed.loop.given += 1
                 self._passed_over += self._is_resuming and followed.loop.is_first
                 followed.order.batch_given(followed.loader)
@@ -193,6 +192,35 @@ class Schedule(TrainingLength):
         finally:
             followed.order.pass_ends(followed.loader)
         self._passes.end(followed, (followed.batches or followed.taken) - followed.taken)
+
+    def _held(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
+        """Give a resumed script the first batch that was not trained wherever it may begin to train.
+
+        A script that skips by hand passes over as many batches as the checkpoint's steps had in its own count, or in
+        that of the plan. What it passes over does not matter, so between the two places it is given that batch.
+        """
+        planned, own = self._places_by_hand(followed)
+        given = 0
+        for number, batch in enumerate(batches):
+            if self._is_resuming and own <= number < planned:
+                continue
+            followed.taken, given = number + 1, given + 1
+            yield batch
+            while self._is_resuming and number == planned and given <= max(planned, own):
+                given += 1
+                yield batch
+
+    def _places_by_hand(self, followed: Followed) -> tuple[int, int]:
+        """Return the first batch that was not trained in the plan's and in the script's count; -1 if it is the same.
+
+        At the beginning of an epoch a script may as well take batches ahead.
+        """
+        _, steps = self._place(followed.batches)
+        planned, own = self._plan.accumulation, followed.loop.own or self._plan.accumulation
+        is_asked = self._is_resuming and followed.loop.is_first and own != planned
+        return (
+            (steps * planned, steps * own) if is_asked and steps * min(own, planned) >= max(own, planned) else (-1, -1)
+        )
 
     def _save_state(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         directory = inherited(accelerator, *args, **kwargs)
@@ -229,7 +257,7 @@ class Schedule(TrainingLength):
         if followed is None or followed.samples is None or followed.order.may_be_restored:
             return
         _, steps = self._place(followed.batches)
-        if steps and self._passed_over <= self._plan.accumulation * steps:
+        if steps and followed.taken <= self._plan.accumulation * steps:
             script_warnings.warn(
                 f"the script seems to train its resumed epoch from the beginning, not from step {steps}: iterate over "
                 "accelerator.skip_first_batches(loader, n) first, after load_state",
@@ -240,24 +268,29 @@ class Schedule(TrainingLength):
         """Return the samples skipped in a resumed epoch by a script that takes its batches one by one."""
         _, steps = self._place(followed.batches)
         batches = steps * self._plan.accumulation
-        return batches * self._plan.micro_batch if self._passed_over > batches else 0
+        return batches * self._plan.micro_batch if followed.taken > batches else 0
 
     def _may_have_skipped(self, batches: int) -> bool:
         """Whether a script may have skipped so many batches before the next step; none if it restarts the epoch."""
-        in_epoch = self._batches_in_epoch
+        followed = self._resumed_loader
+        in_epoch = followed.batches if followed else None
         epoch, steps = self._place(in_epoch)
         of_epoch = steps * self._plan.accumulation
+        planned, own = self._places_by_hand(followed) if followed else (-1, -1)
+        if batches in (planned, own):
+            return True
         # A loop may take all batches of a step before it trains on the first.
         ahead = max([self._plan.accumulation, *(each.own or 1 for each in self._loops.values())])
-        return any(0 <= batches - each < ahead for each in (0, of_epoch, epoch * (in_epoch or 0) + of_epoch))
+        places = (0,) if own > planned else (0, of_epoch, epoch * (in_epoch or 0) + of_epoch)
+        return any(0 <= batches - each < ahead for each in places)
 
     @property
-    def _batches_in_epoch(self) -> int | None:
-        return next((each.batches for each in reversed(self._passes.loaders) if each.loop.is_first), None)
+    def _resumed_loader(self) -> Followed | None:
+        return next((each for each in reversed(self._passes.loaders) if each.loop.is_first), None)
 
     @property
     def _miscount(self) -> str:
-        _, steps = self._place(self._batches_in_epoch)
+        _, steps = self._place(self._resumed_loader.batches if self._resumed_loader else None)
         return (
             f"the script passed over {self._passed_over} batches after it had loaded its checkpoint, which is {steps} "
             f"optimizer steps into an epoch, {steps * self._plan.accumulation} batches under plan {self._plan}: skip "
