@@ -19,6 +19,7 @@ class Loop:
     own_share: int = 0  # samples per batch of the script's own loader, over all ranks
     given: int = 0  # batches
     given_when_entered: int = 0  # before the last call of accumulate()
+    taken_before: int = 0  # batches between the last two calls
 
     def __post_init__(self) -> None:
         self.begin_again()

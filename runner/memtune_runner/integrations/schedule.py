@@ -311,11 +311,23 @@ class Schedule(TrainingLength):
                 "schedule from it; pass its own number, if only gradient_accumulation_steps=1, to Accelerator"
             )
         self._training_begins(accelerator)
-        loop.accumulates, loop.own, loop.given_when_entered = True, loop.own or 1, loop.given
+        loop.accumulates, loop.own = True, loop.own or 1
+        self._batches_are_taken(loop, loop.own)
         self.own_batch = loop.own_share * loop.own or None  # a script that accumulates by itself does not say
         # All Accelerators share it, and one whose loop accumulates by itself may have trained before.
         accelerator.gradient_state.plugin_kwargs.update(num_steps=accumulation(self._settings))
         return inherited(accelerator, *args, **kwargs)
+
+    def _batches_are_taken(self, loop: Loop, own: int) -> None:
+        """Raise BadInputError if the script takes all batches of an optimizer step in its own count ahead."""
+        taken = loop.given - loop.given_when_entered
+        if not taken and loop.taken_before == own > 1 and own != self._plan.accumulation:
+            raise BadInputError(
+                f"the script takes {own} batches ahead for each optimizer step, and plan {self._plan} makes "
+                f"{self._plan.accumulation} of them a step: pass gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) "
+                "to the script"
+            )
+        loop.given_when_entered, loop.taken_before = loop.given, taken
 
     def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         loop = self._loop(accelerator)

@@ -292,6 +292,26 @@ def test_a_training_that_is_seen_to_accumulate_in_another_way_is_refused() -> No
         accelerator.backward()
 
 
+def test_a_script_that_takes_the_batches_of_its_own_step_ahead_is_refused() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    accelerator.accumulate()
+    with pytest.raises(BadInputError, match=r"takes 2 batches ahead for each optimizer step, .* makes 8 of them"):
+        accelerator.accumulate()
+
+
+def test_a_script_that_fetches_the_next_batch_ahead_is_trained() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    batches = iter(loader)
+    next(batches)
+    for _ in range(4):
+        next(batches)
+        accelerator.accumulate()
+        accelerator.backward()
+
+
 def test_a_skip_of_nothing_in_the_epoch_after_the_resumed_one_is_taken() -> None:
     _, loader, data = begun({"gradient_accumulation_steps": 2}, RESUMED)
     with pytest.raises(BadInputError, match="the script skips 3 batches of the epoch"):
