@@ -58,6 +58,7 @@ def install(
             patches.wrap(module.Accelerator, "load_state", loading)
 
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
+    imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
     if settings.device is Device.VIRTUAL:
         # Without GPUs, accelerate starts one rank each unless it is told to use the CPU.

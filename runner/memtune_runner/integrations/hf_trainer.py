@@ -66,6 +66,7 @@ def install(
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
     imports.when_imported("accelerate.accelerator", lambda module: arguments.leave_unwrapped(settings, module, patches))
+    imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
     imports.when_imported("transformers.training_args", wrap_arguments)
     imports.when_imported("transformers.trainer", wrap_trainer)
     return length

@@ -375,3 +375,13 @@ def test_what_may_go_on_by_itself_is_not_said_to_repeat_its_rows(
     assert script_warnings.collected().startswith("the script seems to train its resumed epoch from the beg") is is_told
     assert bool(script_warnings.collected()) is is_told
     script_warnings.reset()
+
+
+@pytest.mark.parametrize("integration", ["accelerate", "hf-trainer"])
+def test_a_script_that_looks_for_a_batch_size_leaves_an_out_of_memory_to_the_ladder(
+    integration: str, tmp_path: Path
+) -> None:
+    script = SCRIPT.with_name("finds_batch_size.py")
+    (outcome,) = watched.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), INTEGRATION=integration)
+    assert outcome.report.ending is Ending.DEVICE_OOM, outcome.output[-3000:]
+    assert outcome.output.count("tries batches of") == 1
