@@ -21,7 +21,7 @@ def warn_of(loss: Any, micro_batch: int, own_batch: int | None) -> None:
     if found is not None:
         script_warnings.warn(
             f"{found} compares the rows of a batch with each other, so in batches of {micro_batch} it is not the loss "
-            f"of the script's {own_batch}: set tuning.space.microBatch [{own_batch}], and training.globalBatchSize to a "
-            "multiple",
+            f"of the script's {own_batch}: set tuning.space.microBatch [{own_batch}], and training.globalBatchSize to "
+            "a multiple",
             once="loss of a batch",
         )
