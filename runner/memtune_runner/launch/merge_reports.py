@@ -101,9 +101,7 @@ def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> R
     if settings.is_probe and not report.steps:
         return _nothing_measured(report, is_watched)
     # A training that came to its end is not made again, which could take days.
-    return (
-        report if is_watched else replace(report, warnings=f"nothing of the plan was applied or watched: {_UNWATCHED}")
-    )
+    return report if is_watched else replace(report, warnings=f"nothing was applied or watched: {_UNWATCHED}")
 
 
 def _elsewhere(settings: Settings, ended: Ended) -> str:
