@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, Material, save_bert, save_llama
+from script_material import HF_CONFIG, Material, save_bert, save_language_bert, save_llama
 from script_runs import CHECKPOINTS, PROGRAMS, Ended, job, losses_below, python, run, shrinking
 
 # Of eight samples, what its layers pass on needs segments of 20 MiB.
@@ -27,6 +27,7 @@ def undisturbed(material: Material, tmp_path_factory: pytest.TempPathFactory) ->
 def test_sentence_embeddings_are_trained_as_planned(undisturbed: Ended) -> None:
     undisturbed.check_applied()
     assert undisturbed.samples == undisturbed.reports[-1].checkpoint_samples == 96, "two epochs of 48"
+    assert undisturbed.reports[-1].warnings == ""
 
 
 def test_sentence_embeddings_recover_in_training_with_the_same_losses(
@@ -57,3 +58,15 @@ def test_a_reranker_that_ddp_would_refuse_has_the_losses_that_it_has_without_mem
     shrunk = shrinking("128Mi", 3, "67%")
     ended = run(job(command, "fp32-ddp-none-mb8x1-sdpa", model={"hfConfig": WIDE}, resources=shrunk), tmp_path)
     ended.check_recovered(losses_below(tmp_path / "alone"), resumed=16, samples=96)
+
+
+def test_a_sparse_encoder_whose_loss_compares_the_rows_of_a_batch_is_told_so(
+    material: Material, tmp_path: Path
+) -> None:
+    model = save_language_bert(tmp_path / "model", material.llama)
+    command = ["python", str(PROGRAMS / "sparse_encoder.py"), str(model), str(material.alike), f"{CHECKPOINTS}/run"]
+    ended = run(job(command, "bf16-ddp-none-mb4x2-sdpa"), tmp_path)
+    ended.check_applied()
+    assert ended.samples == 96, "two epochs of 48"
+    assert "SparseMultipleNegativesRankingLoss compares the rows of a batch" in ended.status["message"]
+    assert "set tuning.space.microBatch [8]" in ended.status["message"]

@@ -123,23 +123,36 @@ def save_llama(directory: Path, described: dict[str, Any] = HF_CONFIG) -> Path:
     return directory
 
 
+_BERT: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 384,
+    "max_position_embeddings": 128,
+}
+
+
 def save_bert(directory: Path, tokenizer: Path, width: int) -> Path:
     """An encoder with random weights that gives one number, and a tokenizer that is there already."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
-    shape: dict[str, Any] = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": width,
-        "vocab_size": 384,
-        "max_position_embeddings": 128,
-        "num_labels": 1,
-    }
-    config = BertConfig(**shape)
-    BertForSequenceClassification(config).save_pretrained(directory)
+    BertForSequenceClassification(BertConfig(**_BERT | {"intermediate_size": width, "num_labels": 1})).save_pretrained(
+        directory
+    )
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(directory)
+    return directory
+
+
+def save_language_bert(directory: Path, tokenizer: Path) -> Path:
+    """The same, with a head over the vocabulary."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    BertForMaskedLM(BertConfig(**_BERT)).save_pretrained(directory)
     AutoTokenizer.from_pretrained(tokenizer).save_pretrained(directory)
     return directory
 

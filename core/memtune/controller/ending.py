@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from memtune.api.status import PlanStatus, RunStatus, line, to_seconds
@@ -87,6 +88,8 @@ def resumed(context: Context) -> Context:
 _LINES = 400
 # The prefix of the runner's own log lines.
 _RUNNER = "memtune: "
+# The prefix of torch.distributed in the lines of a traceback.
+_RANK = re.compile(r"^\[rank\d+\]: ?")
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
     Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
@@ -102,7 +105,7 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") ->
     lines = _last_lines(tails[0], last.message) if tails else ""
     tail = f"; its last lines: {lines}" if lines else ""
     reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
-    return reason, f"{ended(last)}{tail}. {why or _not_retried(before[-1], last)}"
+    return reason, f"{f'{ended(last)}{tail}'.removesuffix('.')}. {why or _not_retried(before[-1], last)}"
 
 
 def _not_retried(before: RunStatus, last: RunStatus) -> str:
@@ -114,15 +117,20 @@ def _not_retried(before: RunStatus, last: RunStatus) -> str:
 
 def _last_lines(log: str, message: str) -> str:
     """As many whole lines from the end of a log as fit, without those that the message already has."""
-    lines = [plain for each in log.splitlines() if (plain := line(each, _LINES))]
+    lines = [plain for each in log.splitlines() if (plain := line(_RANK.sub("", each), _LINES))]
     while lines and lines[-1].removeprefix(_RUNNER) in message:
         lines.pop()
-    # A progress bar of the script may have been drawn after the refusal.
-    lines = [each for each in lines if not (each.startswith(_RUNNER) and each.removeprefix(_RUNNER) in message)]
+    # A progress bar of the script may have been drawn after the refusal, or before it on the same line.
+    lines = list(filter(None, (_without_refusal(each, message) for each in lines)))
     taken: list[str] = []
     while lines and len(" ".join([lines[-1], *taken])) <= _LINES:
         taken.insert(0, lines.pop())
     return " ".join(taken)
+
+
+def _without_refusal(line_of_log: str, message: str) -> str:
+    before, found, told = line_of_log.partition(_RUNNER)
+    return before.rstrip() if found and told in message else line_of_log
 
 
 def running(context: Context) -> Context:

@@ -169,8 +169,8 @@ _STEPS = {
     "env": "the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets it",
     "hf-trainer": "leave the training loop to the Trainer",
     "accelerate": (
-        "train each batch within accelerator.accumulate(model); a loop that accumulates by itself must take the number "
-        "from $MEMTUNE_ACCUMULATION"
+        "train each batch within accelerator.accumulate(model), or $MEMTUNE_ACCUMULATION of them a step, or set "
+        "tuning.space.microBatch"
     ),
     "lightning": (
         "leave the training loop to Lightning's Trainer; under Fabric, accumulate $MEMTUNE_ACCUMULATION micro-batches"

@@ -93,14 +93,15 @@ def resume_from(settings: Settings, asked: Any) -> Any:
     return asked
 
 
-def accelerate_save(settings: Settings, trained: Callable[[], Trained], keeps: Callable[[], bool]) -> Inherited:
+def accelerate_save(settings: Settings, trained: Callable[[], Trained], keeps: Callable[[Any], bool]) -> Inherited:
     """Return the wrapper of ``Accelerator.save_state``.
 
-    ``trained`` tells how far the training has come, ``keeps`` whether the next attempt may resume from a save.
+    ``trained`` tells how far the training has come, ``keeps`` whether the next attempt may resume from the saves of
+    an Accelerator.
     """
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not keeps():
+        if not keeps(accelerator):
             with phases.during(Phase.SAVE):
                 return inherited(accelerator, output_dir, *args, **kwargs)
         project = accelerator.project_configuration
@@ -125,22 +126,23 @@ def accelerate_save(settings: Settings, trained: Callable[[], Trained], keeps: C
     return save_state
 
 
-def accelerate_load(settings: Settings, resumes: Callable[[], bool]) -> Inherited:
+def accelerate_load(settings: Settings, resumes: Callable[[Any], bool], has_trained: Callable[[], bool]) -> Inherited:
     """Return the wrapper of ``Accelerator.load_state``: it loads the resolved checkpoint, whatever the script found.
 
-    ``resumes`` tells whether it is that of the training which goes on from it.
+    ``resumes`` tells whether it is that of the training which an Accelerator goes on with, ``has_trained`` whether this
+    process has made a step: a script that loads again then takes another state, such as its best.
     """
 
     def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not resumes():
-            resumed = settings.resume_from
+        resumed = settings.resume_from
+        if not resumes(accelerator):
             if resumed is not None and input_dir and Path(input_dir).resolve() == resumed.resolve():
                 raise BadInputError(
                     f"the script loads {input_dir} in a later training, too, and it is a checkpoint of its first: only "
                     "the first one goes on, so let the script begin the others without a checkpoint"
                 )
             return inherited(accelerator, input_dir, *args, **kwargs)
-        resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
+        resolved = input_dir if resumed is None or has_trained() else str(resumed)
         result = inherited(accelerator, resolved, *args, **kwargs)
         # The saved plan's count of micro-batches: under another accumulation the first step would be short.
         accelerator.step = 0

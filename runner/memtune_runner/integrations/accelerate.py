@@ -19,12 +19,11 @@ from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
-from memtune_runner.integrations.first_training import FirstTraining
+from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import phases
 from memtune_runner.rank.failures import of_exception
-from memtune_runner.rank.probe import accumulation
 from memtune_runner.rank.ranks import own_directory
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def install(
 ) -> Schedule:
     """Wrap Accelerator as soon as the script imports it. The result knows the length of the training."""
     arguments.refuse(settings)
-    first = FirstTraining(settings, "Accelerator.prepare with a new model and its optimizer")
+    first = FirstAccelerator(settings)
     prepared, schedule = Prepared(), Schedule(settings, lambda: trained().steps, first)
     if probe is not None:
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
@@ -53,14 +52,13 @@ def install(
         patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule, first))
         schedule.wrap_accelerator(module, patches)
         if probe is None:
-            patches.wrap(
-                module.Accelerator, "save_state", huggingface.accelerate_save(settings, trained, first.keeps_saves)
-            )
-            patches.wrap(
-                module.Accelerator, "load_state", huggingface.accelerate_load(settings, lambda: first.is_current)
-            )
+            saving = huggingface.accelerate_save(settings, trained, first.keeps_saves_of)
+            patches.wrap(module.Accelerator, "save_state", saving)
+            loading = huggingface.accelerate_load(settings, first.is_of, lambda: schedule.has_stepped)
+            patches.wrap(module.Accelerator, "load_state", loading)
 
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
+    imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
     if settings.device is Device.VIRTUAL:
         # Without GPUs, accelerate starts one rank each unless it is told to use the CPU.
@@ -133,7 +131,7 @@ def _init(settings: Settings, schedule: Schedule) -> Inherited:
         given = signature.bind(accelerator, *args, **kwargs)
         overrides = {
             **_overrides(settings),
-            "gradient_accumulation_plugin": schedule.plugin(given.arguments, accumulation(settings), os.environ),
+            "gradient_accumulation_plugin": schedule.plugin(accelerator, given.arguments, os.environ),
             "gradient_accumulation_steps": 1,  # the plugin sets it, and overrides accelerate launch
         }
         given.arguments.update({name: each for name, each in overrides.items() if name in signature.parameters})
@@ -169,7 +167,7 @@ def _fsdp_plugin(settings: Settings) -> Any:
     return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings))
 
 
-def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: FirstTraining) -> Inherited:
+def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: FirstAccelerator) -> Inherited:
     known: weakref.WeakSet[Any] = weakref.WeakSet()  # the models that were prepared
 
     def prepare(inherited: Inherited, accelerator: Any, *objects: Any, **kwargs: Any) -> Any:
@@ -178,9 +176,11 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: 
 
         models = trained_models(objects)
         has_optimizer = any(isinstance(each, Optimizer) for each in objects)
-        if has_optimizer and schedule.has_trained and any(each not in known for each in models):
-            first.ended()
-            first.begins()
+        if has_optimizer:
+            is_new = schedule.has_trained and any(each not in known for each in models)
+            first.prepares(accelerator, is_new)
+            if is_new:
+                schedule.begins_again(accelerator)
         known.update(models)
         for model in models:
             set_checkpointing(model, settings.plan)
@@ -198,8 +198,8 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: 
         known.update(made[id(each)] for each in models)
         model = next(iter(models), None)
         if trained is not None:
-            schedule.script_batches(batch_size_of(trained), settings.world // _sharing(accelerator))
-            schedule.follow(accelerator, made[id(trained)])
+            own_share = (batch_size_of(trained) or 0) * (settings.world // _sharing(accelerator))
+            schedule.follow(accelerator, made[id(trained)], own_share)
         other = next((each for each in loaders if each is not trained), None)
         prepared.add(accelerator, made.get(id(model)), made.get(id(other)))
         return result

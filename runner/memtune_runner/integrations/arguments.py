@@ -50,6 +50,11 @@ def leave_unwrapped(settings: Settings, accelerator: Any, patches: Patches) -> N
         patches.replace(accelerator.Accelerator, "distributed_type", property(distributed_type))
 
 
+def leave_out_of_memories(memory: Any, patches: Patches) -> None:
+    """Keep accelerate's `find_executable_batch_size` from trying again: the batch is the plan's whatever it finds."""
+    patches.replace(memory, "should_reduce_batch_size", lambda _: False)
+
+
 def mixed_precision(plan: Plan) -> str:
     """Return accelerate's name for the plan's precision."""
     return {Precision.BF16: "bf16", Precision.FP16: "fp16"}.get(plan.precision, "no")

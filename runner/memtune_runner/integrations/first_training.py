@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from typing import Any
 
+from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.settings import Settings
 
 
@@ -29,11 +32,57 @@ class FirstTraining:
 
     def keeps_saves(self) -> bool:
         """Whether a save can be resumed from; logs once if it cannot."""
-        if not self.is_current and self._saves_are_missed:
+        return self._keeps(self.is_current)
+
+    def _keeps(self, is_first: bool) -> bool:
+        if not is_first and self._saves_are_missed:
             self._saves_are_missed = False
             print(
                 f"memtune: of several calls of {self._call} only the first resumes from its checkpoints: a relaunch "
                 "makes the trainings after it anew; train each one in a job of its own to resume it as well",
                 file=sys.stderr,
             )
-        return self.is_current
+        return is_first
+
+
+class FirstAccelerator(FirstTraining):
+    """The same for loops with accelerate: the first training is that of the first Accelerator to prepare an optimizer.
+
+    An Accelerator saves and loads what it has prepared, so no save of it holds what another one trains.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings, "Accelerator.prepare with a new model and its optimizer")
+        self._is_saved = settings.checkpoint_path is not None
+        self._accelerator: weakref.ref[Any] | None = None
+        self._has_begun = self._was_left = self._is_in_turn = False
+
+    def prepares(self, accelerator: Any, is_new: bool) -> None:
+        """Record that an Accelerator prepares an optimizer; ``is_new`` after steps were made with other models."""
+        if self._accelerator is None:
+            self._accelerator = weakref.ref(accelerator)
+        elif is_new and self.is_of(accelerator):
+            self.ended()
+            self.begins()
+
+    def is_of(self, accelerator: Any) -> bool:
+        """Whether this Accelerator is in the first training."""
+        return self.is_current and (self._accelerator is None or self._accelerator() is accelerator)
+
+    def trains(self, accelerator: Any) -> None:
+        """Record that an Accelerator trains a batch."""
+        if self.is_of(accelerator):
+            self._is_in_turn |= self._was_left
+            self._has_begun = True
+        else:
+            self._was_left |= self._has_begun
+
+    def keeps_saves_of(self, accelerator: Any) -> bool:
+        """Whether a save of this Accelerator can be resumed from; logs once if it cannot."""
+        if self._is_in_turn and self._is_saved:
+            raise BadInputError(
+                "two Accelerators of the script train in turn, and a save holds what one of them has prepared, so that "
+                "a relaunch could not go on: prepare all models and optimizers with one Accelerator, or leave "
+                "spec.checkpoint out of the job"
+            )
+        return self._keeps(self.is_of(accelerator))

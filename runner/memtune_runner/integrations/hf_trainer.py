@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.optimizer_kernel import keep_kernel
-from memtune_runner.integrations import arguments
+from memtune_runner.integrations import arguments, batch_losses
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"
+_OWN_BATCH = "_memtune_own_batch"  # of a script's TrainingArguments
 
 
 def install(
@@ -65,6 +66,7 @@ def install(
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
     imports.when_imported("accelerate.accelerator", lambda module: arguments.leave_unwrapped(settings, module, patches))
+    imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
     imports.when_imported("transformers.training_args", wrap_arguments)
     imports.when_imported("transformers.trainer", wrap_trainer)
     return length
@@ -83,6 +85,7 @@ def first_max_steps(resume_from: Path | None) -> int | None:
 
 def _post_init(settings: Settings) -> Inherited:
     def post_init(inherited: Inherited, args: Any) -> None:
+        setattr(args, _OWN_BATCH, args.per_device_train_batch_size)
         for name, value in _overrides(settings).items():
             if hasattr(args, name):  # a field of another version of transformers
                 setattr(args, name, value)
@@ -147,6 +150,8 @@ def _create_optimizer(inherited: Inherited, trainer: Any, *args: Any, **kwargs: 
 
 def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inherited:
     def train(inherited: Inherited, trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        own_batch = getattr(trainer.args, _OWN_BATCH, None)
+        batch_losses.warn_of(getattr(trainer, "loss", None), settings.plan.micro_batch, own_batch)
         if probe is not None:
             inherited(trainer, None, *args, **kwargs)
             probe.finish()

@@ -11,10 +11,31 @@ from memtune_runner.integrations.row_order import RowOrder
 
 
 @dataclass
+class Loop:
+    """How a script trains with one Accelerator. ``told`` is the accumulation that it passed, None for none."""
+
+    told: int | None
+    is_first: bool = True  # whether it is the training that is saved and resumed
+    own_share: int = 0  # samples per batch of the script's own loader, over all ranks
+    given: int = 0  # batches
+    given_when_entered: int = 0  # before the last call of accumulate()
+    taken_before: int = 0  # batches between the last two calls
+
+    def __post_init__(self) -> None:
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Forget how the training before accumulated."""
+        self.own: int | None = self.told
+        self.accumulates = self.has_told_length = False
+
+
+@dataclass
 class Followed:
     """A loader that the script trains on."""
 
     loader: Any
+    loop: Loop
     batches: int | None  # None if unknown
     samples: int | None  # of a pass on this rank; None if unknown
     order: RowOrder
@@ -34,13 +55,13 @@ class Passes:
         self._samples: int | None = 0  # of the passes that have ended or were left
         self.loaders: list[Followed] = []
 
-    def follow(self, loader: Any, order: RowOrder | None = None) -> Followed:
+    def follow(self, loader: Any, loop: Loop, order: RowOrder | None = None) -> Followed:
         """Follow a loader that accelerate has prepared, or one made from it with the same order of rows."""
         try:
             batches = len(loader)  # the script does not see this: the loader is not followed yet
         except TypeError:
             batches = None
-        self.loaders.append(Followed(loader, batches, samples_of_pass(loader), order or RowOrder(loader)))
+        self.loaders.append(Followed(loader, loop, batches, samples_of_pass(loader), order or RowOrder(loader)))
         return self.loaders[-1]
 
     @property
@@ -63,10 +84,10 @@ class Passes:
             if each.trained_after is None:
                 each.trained_after, each.passed_over = self._steps(), passed_over(each)
 
-    def left_in_first_step(self, followed: Followed, own_accumulation: int) -> bool:
+    def left_in_first_step(self, followed: Followed) -> bool:
         """Whether a pass was left within the script's first accumulated step, although other passes made steps."""
         steps = self._steps()
-        return steps > 0 and followed.taken <= own_accumulation and followed.trained_after == steps
+        return steps > 0 and followed.taken <= (followed.loop.own or 1) and followed.trained_after == steps
 
     def end(self, followed: Followed, missing_batches: int = 0) -> None:
         """End a pass, ``missing_batches`` too early or by leaving it; a pass without a step trained nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
-from memtune_runner.integrations.first_training import FirstTraining
-from memtune_runner.integrations.passes import Followed, Passes
+from memtune_runner.integrations.first_training import FirstAccelerator
+from memtune_runner.integrations.passes import Followed, Loop, Passes
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.probe import accumulation
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
 
@@ -38,19 +40,17 @@ class Schedule(TrainingLength):
 
     is_known_at_end = True
 
-    def __init__(self, settings: Settings, steps: Callable[[], int], first: FirstTraining) -> None:
+    def __init__(self, settings: Settings, steps: Callable[[], int], first: FirstAccelerator) -> None:
         self._settings, self._plan = settings, settings.plan
         self._steps, self._first = steps, first
         self._has_loaded = False
         self._passes = Passes(steps, settings.plan.micro_batch)
-        self._own: int | None = None
+        self._loops: weakref.WeakKeyDictionary[Any, Loop] = weakref.WeakKeyDictionary()  # of each Accelerator
         self._accelerator: Any = None
-        self._accumulates = self._has_told_length = False
         self._has_skipped = False  # the batches of its resumed epoch that were trained before
         self._is_resuming = False  # the checkpoint is loaded, and nothing has been trained since
         self._passed_over = 0  # batches given to the script since then
         self._asked_for_batches: Place | None = None  # the caller, until it has taken a batch
-        self._own_share = 0  # samples per batch of the script's own loader, over all ranks
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
         """Let an Accelerator report the script's own accumulation, and detect whether the script uses the plan's."""
@@ -58,13 +58,14 @@ class Schedule(TrainingLength):
 
         def get(accelerator: Any) -> int:
             is_within = is_of_accelerate(sys._getframe(1))
-            return int(inherited.fget(accelerator)) if is_within else self._own or 1
+            return int(inherited.fget(accelerator)) if is_within else self._loop(accelerator).own or 1
 
         def put(accelerator: Any, steps: int) -> None:
             if is_of_accelerate(sys._getframe(1)):
                 inherited.fset(accelerator, steps)
             else:
-                self._own = steps
+                loop = self._loop(accelerator)
+                loop.told = loop.own = steps
 
         patches.replace(module.Accelerator, "gradient_accumulation_steps", property(get, put))
         patches.wrap(module.Accelerator, "accumulate", self._accumulate)
@@ -82,30 +83,43 @@ class Schedule(TrainingLength):
             patches.wrap(kind, "__iter__", self._iterate)
         patches.wrap(module, "skip_first_batches", self._skip)
 
-    def plugin(self, given: dict[str, Any], accumulation: int, environ: Mapping[str, str]) -> Any:
+    def plugin(self, accelerator: Any, given: dict[str, Any], environ: Mapping[str, str]) -> Any:
         """Return a plugin with the plan's accumulation and the script's other options; remember the script's own."""
         from accelerate.utils import GradientAccumulationPlugin  # type: ignore[import-untyped]  # accelerate ships no types
 
         plugin, told = given.get("gradient_accumulation_plugin"), environ.get(_OWN_ACCUMULATION, "")
         if plugin is not None:
-            self._own = plugin.num_steps
+            own = plugin.num_steps
         else:
-            self._own = int(told) if told.isdecimal() else given.get("gradient_accumulation_steps")
-        return replace(plugin or GradientAccumulationPlugin(), num_steps=accumulation)
+            own = int(told) if told.isdecimal() else given.get("gradient_accumulation_steps")
+        self._loops[accelerator] = Loop(own)
+        return replace(plugin or GradientAccumulationPlugin(), num_steps=accumulation(self._settings))
 
-    def script_batches(self, size: int | None, ranks: int) -> None:
-        """Record the batch size of the script's own training loader, on ``ranks`` ranks."""
-        self._own_share = (size or 0) * ranks
+    def begins_again(self, accelerator: Any) -> None:
+        """Record that another training begins with an Accelerator: its loop may accumulate in another way."""
+        self._loop(accelerator).begin_again()
 
-    def follow(self, accelerator: Any, loader: Any) -> None:
-        """Follow a training loader that accelerate has prepared."""
-        self._accelerator = accelerator
-        self._passes.follow(loader)
+    def follow(self, accelerator: Any, loader: Any, own_share: int = 0) -> None:
+        """Follow a training loader that accelerate has prepared.
+
+        ``own_share`` is the samples per batch of the script's own loader, over all ranks.
+        """
+        self._accelerator, loop = accelerator, self._loop(accelerator)
+        loop.own_share, loop.is_first = own_share, self._first.is_of(accelerator)
+        self._passes.follow(loader, loop)
+
+    def _loop(self, accelerator: Any) -> Loop:
+        return self._loops.setdefault(accelerator, Loop(None))
 
     @property
     def has_trained(self) -> bool:
         """Whether this process has made a step or has loaded one that it resumes from."""
-        return self._has_loaded or self._steps() > self._settings.resumed_step
+        return self._has_loaded or self.has_stepped
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether this process has made a step."""
+        return self._steps() > self._settings.resumed_step
 
     @property
     def follows(self) -> bool:
@@ -117,9 +131,9 @@ class Schedule(TrainingLength):
         """Return evidence that a script which succeeded trained less than it meant to; empty if there is none."""
         if self._passed_over and not self._may_have_skipped(self._passed_over):
             return self._miscount
-        own, loaders = self._own or 1, self._passes.loaders
-        taken = max((each.taken for each in loaders if not self._passes.left_in_first_step(each, own)), default=0)
-        if not (self._accumulates and taken) or self._accelerator.sync_gradients:
+        loaders = (each for each in self._passes.loaders if each.loop.accumulates)
+        taken = max((each.taken for each in loaders if not self._passes.left_in_first_step(each)), default=0)
+        if not taken or self._accelerator.sync_gradients:
             return ""
         return (
             f"the script left its loop after {taken} batches of an epoch, within an optimizer step: if it counts "
@@ -144,20 +158,21 @@ class Schedule(TrainingLength):
             return begun
         return None if begun is None or resumed is None else resumed + begun
 
-    def _in_scripts_batches(self, batches: int) -> int:
-        if self._own is None or self._own == self._plan.accumulation:
+    def _in_scripts_batches(self, batches: int, own: int | None) -> int:
+        if own is None or own == self._plan.accumulation:
             return batches
-        return math.ceil(batches / self._plan.accumulation) * self._own
+        return math.ceil(batches / self._plan.accumulation) * own
 
     def _length(self, inherited: Inherited, loader: Any) -> int:
         batches: int = inherited(loader)
         asker = sys._getframe(2)  # behind this function's frame is its wrapper's
-        if self._passes.of(loader) is None or is_of_accelerate(asker) or is_progress_bar(asker):
+        followed = self._passes.of(loader)
+        if followed is None or is_of_accelerate(asker) or is_progress_bar(asker):
             return batches
         if self._asked_for_batches == place_in(asker):
             return batches  # list(), tuple() and sorted() get the iterator, then a length hint
-        self._has_told_length = True
-        return self._in_scripts_batches(batches)
+        followed.loop.has_told_length = True
+        return self._in_scripts_batches(batches, followed.loop.own)
 
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
@@ -168,15 +183,44 @@ class Schedule(TrainingLength):
         self._passes.end(followed)
         followed.order.pass_begins(followed.loader)
         try:
-            for batch in batches:
+            for batch in self._held(followed, batches):
                 self._asked_for_batches = None
-                followed.taken += 1
-                self._passed_over += self._is_resuming
+                followed.loop.given += 1
+                self._passed_over += self._is_resuming and followed.loop.is_first
                 followed.order.batch_given(followed.loader)
                 yield batch
         finally:
             followed.order.pass_ends(followed.loader)
         self._passes.end(followed, (followed.batches or followed.taken) - followed.taken)
+
+    def _held(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
+        """Give a resumed script the first batch that was not trained wherever it may begin to train.
+
+        A script that skips by hand passes over as many batches as the checkpoint's steps had in its own count, or in
+        that of the plan. What it passes over does not matter, so between the two places it is given that batch.
+        """
+        planned, own = self._places_by_hand(followed)
+        given = 0
+        for number, batch in enumerate(batches):
+            if self._is_resuming and own <= number < planned:
+                continue
+            followed.taken, given = number + 1, given + 1
+            yield batch
+            while self._is_resuming and number == planned and given <= max(planned, own):
+                given += 1
+                yield batch
+
+    def _places_by_hand(self, followed: Followed) -> tuple[int, int]:
+        """Return the first batch that was not trained in the plan's and in the script's count; -1 if it is the same.
+
+        At the beginning of an epoch a script may as well take batches ahead.
+        """
+        _, steps = self._place(followed.batches)
+        planned, own = self._plan.accumulation, followed.loop.own or self._plan.accumulation
+        is_asked = self._is_resuming and followed.loop.is_first and own != planned
+        return (
+            (steps * planned, steps * own) if is_asked and steps * min(own, planned) >= max(own, planned) else (-1, -1)
+        )
 
     def _save_state(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         directory = inherited(accelerator, *args, **kwargs)
@@ -184,9 +228,9 @@ class Schedule(TrainingLength):
             row_order.save(Path(directory), self._passes.orders)
         return directory
 
-    def _load_state(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
-        result = inherited(*args, **kwargs)
-        if not self._first.is_current:
+    def _load_state(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        result = inherited(accelerator, *args, **kwargs)
+        if not self._first.is_of(accelerator) or self.has_stepped:
             return result
         self._has_loaded = True
         if self._settings.resume_from is not None:
@@ -194,8 +238,12 @@ class Schedule(TrainingLength):
         self._is_resuming, self._passed_over = True, 0
         return result
 
-    def _training_begins(self) -> None:
+    def _training_begins(self, accelerator: Any) -> None:
         """Raise BadInputError if a script that skips batches by hand has missed the checkpoint's position."""
+        self._first.trains(accelerator)
+        if not self._first.is_of(accelerator):
+            self._passes.train(lambda _: 0)
+            return
         if self._passed_over and not self._may_have_skipped(self._passed_over - 1):
             raise BadInputError(self._miscount)
         if self._is_resuming and not self._has_skipped:
@@ -209,7 +257,7 @@ class Schedule(TrainingLength):
         if followed is None or followed.samples is None or followed.order.may_be_restored:
             return
         _, steps = self._place(followed.batches)
-        if steps and self._passed_over <= self._plan.accumulation * steps:
+        if steps and followed.taken <= self._plan.accumulation * steps:
             script_warnings.warn(
                 f"the script seems to train its resumed epoch from the beginning, not from step {steps}: iterate over "
                 "accelerator.skip_first_batches(loader, n) first, after load_state",
@@ -220,24 +268,29 @@ class Schedule(TrainingLength):
         """Return the samples skipped in a resumed epoch by a script that takes its batches one by one."""
         _, steps = self._place(followed.batches)
         batches = steps * self._plan.accumulation
-        return batches * self._plan.micro_batch if self._passed_over > batches else 0
+        return batches * self._plan.micro_batch if followed.taken > batches else 0
 
     def _may_have_skipped(self, batches: int) -> bool:
         """Whether a script may have skipped so many batches before the next step; none if it restarts the epoch."""
-        in_epoch = self._batches_in_epoch
+        followed = self._resumed_loader
+        in_epoch = followed.batches if followed else None
         epoch, steps = self._place(in_epoch)
         of_epoch = steps * self._plan.accumulation
+        planned, own = self._places_by_hand(followed) if followed else (-1, -1)
+        if batches in (planned, own):
+            return True
         # A loop may take all batches of a step before it trains on the first.
-        ahead = max(self._own or 1, self._plan.accumulation)
-        return any(0 <= batches - each < ahead for each in (0, of_epoch, epoch * (in_epoch or 0) + of_epoch))
+        ahead = max([self._plan.accumulation, *(each.own or 1 for each in self._loops.values())])
+        places = (0,) if own > planned else (0, of_epoch, epoch * (in_epoch or 0) + of_epoch)
+        return any(0 <= batches - each < ahead for each in places)
 
     @property
-    def _batches_in_epoch(self) -> int | None:
-        return self._passes.loaders[-1].batches if self._passes.loaders else None
+    def _resumed_loader(self) -> Followed | None:
+        return next((each for each in reversed(self._passes.loaders) if each.loop.is_first), None)
 
     @property
     def _miscount(self) -> str:
-        _, steps = self._place(self._batches_in_epoch)
+        _, steps = self._place(self._resumed_loader.batches if self._resumed_loader else None)
         return (
             f"the script passed over {self._passed_over} batches after it had loaded its checkpoint, which is {steps} "
             f"optimizer steps into an epoch, {steps * self._plan.accumulation} batches under plan {self._plan}: skip "
@@ -249,27 +302,48 @@ class Schedule(TrainingLength):
         steps = self._settings.resumed_step
         return divmod(steps, math.ceil(batches / self._plan.accumulation)) if batches else (0, steps)
 
-    def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
-        if not self._accumulates and self._own is None and self._has_told_length and self._plan.accumulation > 1:
+    def _accumulate(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        loop = self._loop(accelerator)
+        if not loop.accumulates and loop.own is None and loop.has_told_length and self._plan.accumulation > 1:
             raise BadInputError(
                 "the script trains within accelerator.accumulate(model), but asked for the loader's length (by len()) "
                 "before it said how many batches make an optimizer step, and may have computed its "
                 "schedule from it; pass its own number, if only gradient_accumulation_steps=1, to Accelerator"
             )
-        self._training_begins()
-        self._accumulates, self._own = True, self._own or 1
-        self.own_batch = self._own_share * self._own or None  # a script that accumulates by itself does not say
-        return inherited(*args, **kwargs)
-
-    def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self._accumulates:
-            self._training_begins()
-            self._leave_accumulation_to_script(accelerator)
+        self._training_begins(accelerator)
+        loop.accumulates, loop.own = True, loop.own or 1
+        self._batches_are_taken(loop, loop.own)
+        self.own_batch = loop.own_share * loop.own or None  # a script that accumulates by itself does not say
+        # All Accelerators share it, and one whose loop accumulates by itself may have trained before.
+        accelerator.gradient_state.plugin_kwargs.update(num_steps=accumulation(self._settings))
         return inherited(accelerator, *args, **kwargs)
 
-    def _leave_accumulation_to_script(self, accelerator: Any) -> None:
-        own = self._own or 1
-        if self._own is not None and self._has_told_length and own != self._plan.accumulation:
+    def _batches_are_taken(self, loop: Loop, own: int) -> None:
+        """Raise BadInputError if the script takes all batches of an optimizer step in its own count ahead."""
+        taken = loop.given - loop.given_when_entered
+        if not taken and loop.taken_before == own > 1 and own != self._plan.accumulation:
+            raise BadInputError(
+                f"the script takes {own} batches ahead for each optimizer step, and plan {self._plan} makes "
+                f"{self._plan.accumulation} of them a step: pass gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) "
+                "to the script"
+            )
+        loop.given_when_entered, loop.taken_before = loop.given, taken
+
+    def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        loop = self._loop(accelerator)
+        if not loop.accumulates:
+            self._training_begins(accelerator)
+            self._leave_accumulation_to_script(accelerator, loop)
+        elif loop.given > loop.given_when_entered + 1 and loop.own != self._plan.accumulation:
+            raise BadInputError(
+                "the script trains two batches outside of accelerator.accumulate(model), and has trained others within "
+                "it: train each batch within it, or create an Accelerator for each training"
+            )
+        return inherited(accelerator, *args, **kwargs)
+
+    def _leave_accumulation_to_script(self, accelerator: Any, loop: Loop) -> None:
+        own = loop.own or 1
+        if loop.own is not None and loop.has_told_length and own != self._plan.accumulation:
             raise BadInputError(
                 f"the script accumulates {own} batches by itself, and plan {self._plan} asks for "
                 f"{self._plan.accumulation}: train each batch within accelerator.accumulate(model), or pass "
@@ -281,23 +355,23 @@ class Schedule(TrainingLength):
     def _skip(self, inherited: Inherited, dataloader: Any, num_batches: int = 0) -> Any:
         if (followed := self._passes.of(dataloader)) is None:
             return inherited(dataloader, num_batches)
-        behind = self._batches_behind(followed.batches, num_batches)
+        behind = self._batches_behind(followed, num_batches)
         made = inherited(dataloader, behind)
-        rest = self._passes.follow(made, followed.order)
+        rest = self._passes.follow(made, followed.loop, followed.order)
         if followed.samples is not None:
             rest.samples = max(followed.samples - behind * self._plan.micro_batch, 0)
         return made
 
-    def _batches_behind(self, batches: int | None, asked: int) -> int:
+    def _batches_behind(self, followed: Followed, asked: int) -> int:
         """Return how many of the plan's batches to skip for the script's count; a resumed epoch's are known."""
-        accumulation = self._plan.accumulation
-        if self._settings.resume_from is None or self._has_skipped or not self._first.is_current:
-            return asked * accumulation // self._own if self._own else asked
+        planned, own = self._plan.accumulation, followed.loop.own
+        if self._settings.resume_from is None or self._has_skipped or not followed.loop.is_first:
+            return asked * planned // own if own else asked
         steps = self._settings.resumed_step
-        epoch, steps_of_epoch = self._place(batches)
-        epochs_told = epoch * self._in_scripts_batches(batches or 0)
+        epoch, steps_of_epoch = self._place(followed.batches)
+        epochs_told = epoch * self._in_scripts_batches(followed.batches or 0, own)
         # Scripts count their own batches, or those that they got, now or under the plan that saved.
-        units = (self._own or 1, accumulation, manifest.accumulation_of(self._settings.resume_from, accumulation))
+        units = (own or 1, planned, manifest.accumulation_of(self._settings.resume_from, planned))
         meant = {each for unit in units for each in (steps_of_epoch * unit, steps * unit - epochs_told)}
         if asked not in meant:
             raise BadInputError(
@@ -307,4 +381,4 @@ class Schedule(TrainingLength):
             )
         self._has_skipped = True
         self._is_resuming, self._passed_over = False, 0
-        return steps_of_epoch * accumulation
+        return steps_of_epoch * planned

@@ -14,6 +14,10 @@ from memtune_runner.rank.report import log_tail
 from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
+_UNWATCHED = (
+    "the runner was in no Python of the command; one that sets PYTHONPATH must keep what is there, as in "
+    "PYTHONPATH=DIRECTORY:$PYTHONPATH, and start no Python with -E, -I or -S"
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,11 @@ def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> R
         )
     if ended is not None:
         return replace(report, ending=Ending.TERMINATED, exit_code=ended.exit_code, message=_elsewhere(settings, ended))
-    return _nothing_measured(report) if settings.is_probe and not report.steps else report
+    is_watched = any(end.report for end in ends)
+    if settings.is_probe and not report.steps:
+        return _nothing_measured(report, is_watched)
+    # A training that came to its end is not made again, which could take days.
+    return report if is_watched else replace(report, warnings=f"nothing was applied or watched: {_UNWATCHED}")
 
 
 def _elsewhere(settings: Settings, ended: Ended) -> str:
@@ -102,10 +110,10 @@ def _elsewhere(settings: Settings, ended: Ended) -> str:
     return f"ended with the run: node {ended.node} ended first ({ended.ending}): {ended.message}"
 
 
-def _nothing_measured(report: Report) -> Report:
+def _nothing_measured(report: Report, is_watched: bool) -> Report:
     """Turn the success of a probe that trained nothing into a failure: it measured nothing."""
-    seen = "the optimizer never stepped" if report.steps == 0 else "the hooks saw no training"
-    message = f"the command ended with exit code 0, but {seen}; correct the command, or the integration"
+    seen = "the optimizer never stepped; correct the command, or the integration" if is_watched else _UNWATCHED
+    message = f"the command ended with exit code 0, but {seen}"
     return replace(report, ending=Ending.BAD_INPUT, exit_code=EXIT_CODES[Ending.BAD_INPUT], message=message)
 
 

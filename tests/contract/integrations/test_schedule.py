@@ -20,7 +20,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
 from memtune.wire.run import RunKind
-from memtune_runner.integrations.first_training import FirstTraining
+from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
@@ -85,17 +85,22 @@ def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_shor
     assert "the script left its loop after 6 batches" in outcome.report.message
 
 
-def test_a_relaunch_that_skips_by_hand_in_another_number_of_batches_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plan", ["fp32-ddp-none-mb2x4", "fp32-ddp-none-mb8x1", "fp32-ddp-none-mb1x8"])
+def test_a_relaunch_that_skips_by_hand_in_its_own_count_goes_on_with_the_rest(plan: str, tmp_path: Path) -> None:
     script, saves = SCRIPT.with_name("skips_by_hand.py"), tmp_path / "saves"
     told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
     (first,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told, ATTEMPT="1")
     assert first.report.steps == 4, first.output[-3000:]
     told |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "2"}
-    (again,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told)
+    (again,) = watched.run(script, plan, tmp_path, 1, (), **told)
     assert (again.report.ending, again.report.steps) == (Ending.SUCCEEDED, 4), again.output[-3000:]
-    (all_skipped,) = watched.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **told)
-    assert (all_skipped.report.ending, all_skipped.report.steps) == (Ending.BAD_INPUT, 0)
-    assert "the script passed over 8 batches after it had loaded its checkpoint" in all_skipped.report.message
+    assert (again.report.trained_samples, again.report.total_samples) == (64, 64)
+    rows = [number for each in (first, again) for number in re.findall(r"row (\d+)", each.output)]
+    assert sorted(map(int, rows)) == list(range(64)), "each row once"
+    if plan != "fp32-ddp-none-mb2x4":  # where it might have taken the batches of a step ahead
+        (missed,) = watched.run(script, plan, tmp_path, 1, ("1",), **told)
+        assert (missed.report.ending, missed.report.steps) == (Ending.BAD_INPUT, 0), missed.output[-3000:]
+        assert "the script passed over 18 batches" in missed.report.message
 
 
 def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_where_the_script_miscounts(
@@ -165,17 +170,27 @@ RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_sample
 
 def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
     """Return Accelerator, loader and data module of a script that passed ``own``, under a plan of 1x8 batches."""
-    schedule, patches = Schedule(settings, lambda: 0, FirstTraining(settings, "prepare")), Patches()
+    _, make, data = scheduled(settings)
+    return *make(own, environ), data
+
+
+def scheduled(settings: Settings = FRESH) -> tuple[Schedule, Callable[..., tuple[Any, Any]], Any]:
+    """Return a schedule, a function that makes an Accelerator with its loader, and the data module."""
+    schedule, patches = Schedule(settings, lambda: 0, FirstAccelerator(settings)), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
         DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
     )
     schedule.wrap_accelerator(SimpleNamespace(Accelerator=accelerator), patches)
     schedule.wrap_loaders(data, patches)
-    assert schedule.plugin(own, 8, environ).num_steps == 8
-    made = accelerator(), loader()
-    schedule.follow(*made)
-    return *made, data
+
+    def make(own: dict[str, Any], environ: dict[str, str]) -> tuple[Any, Any]:
+        made = accelerator(), loader()
+        assert schedule.plugin(made[0], own, environ).num_steps == 8
+        schedule.follow(*made)
+        return made
+
+    return schedule, make, data
 
 
 def skipped(_: Loader, num_batches: int) -> range:
@@ -241,6 +256,62 @@ def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> N
         accelerator.accumulate()
 
 
+def test_each_accelerator_of_a_script_accumulates_in_its_own_way() -> None:
+    _, make, _ = scheduled()
+    (first, loader), (second, others) = make({"gradient_accumulation_steps": 2}, {}), make({}, {})
+    assert (first.gradient_accumulation_steps, len(loader), len(others)) == (2, 16, 57)
+    second.gradient_state = first.gradient_state  # accelerate's is one for all
+    first.accumulate()
+    assert first.backward() == 2
+    second.backward()
+    assert first.gradient_state.plugin_kwargs["num_steps"] == 1
+    first.accumulate()
+    assert first.gradient_state.plugin_kwargs["num_steps"] == 8
+
+
+def test_another_training_with_an_accelerator_may_accumulate_in_another_way() -> None:
+    schedule, make, _ = scheduled()
+    accelerator, loader = make({}, {})
+    accelerator.accumulate()
+    next(iter(loader))
+    schedule.begins_again(accelerator)
+    accelerator.backward()
+    assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
+
+
+def test_a_training_that_is_seen_to_accumulate_in_another_way_is_refused() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    batches = iter(loader)
+    next(batches)
+    accelerator.accumulate()
+    accelerator.backward()
+    next(batches)  # a loop may fetch the next batch before it trains on the last one
+    accelerator.backward()
+    next(batches)
+    with pytest.raises(BadInputError, match="create an Accelerator for each training"):
+        accelerator.backward()
+
+
+def test_a_script_that_takes_the_batches_of_its_own_step_ahead_is_refused() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
+    accelerator.accumulate()
+    with pytest.raises(BadInputError, match=r"takes 2 batches ahead for each optimizer step, .* makes 8 of them"):
+        accelerator.accumulate()
+
+
+def test_a_script_that_fetches_the_next_batch_ahead_is_trained() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    batches = iter(loader)
+    next(batches)
+    for _ in range(4):
+        next(batches)
+        accelerator.accumulate()
+        accelerator.backward()
+
+
 def test_a_skip_of_nothing_in_the_epoch_after_the_resumed_one_is_taken() -> None:
     _, loader, data = begun({"gradient_accumulation_steps": 2}, RESUMED)
     with pytest.raises(BadInputError, match="the script skips 3 batches of the epoch"):
@@ -304,3 +375,13 @@ def test_what_may_go_on_by_itself_is_not_said_to_repeat_its_rows(
     assert script_warnings.collected().startswith("the script seems to train its resumed epoch from the beg") is is_told
     assert bool(script_warnings.collected()) is is_told
     script_warnings.reset()
+
+
+@pytest.mark.parametrize("integration", ["accelerate", "hf-trainer"])
+def test_a_script_that_looks_for_a_batch_size_leaves_an_out_of_memory_to_the_ladder(
+    integration: str, tmp_path: Path
+) -> None:
+    script = SCRIPT.with_name("finds_batch_size.py")
+    (outcome,) = watched.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), INTEGRATION=integration)
+    assert outcome.report.ending is Ending.DEVICE_OOM, outcome.output[-3000:]
+    assert outcome.output.count("tries batches of") == 1

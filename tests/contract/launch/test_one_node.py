@@ -305,9 +305,16 @@ def test_a_probe_in_which_nothing_trained_measured_nothing(place: Place) -> None
     probe = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_STEPS": "3", "MEMTUNE_ATTEMPT": ""}
     report = place.run("true", told=probe).report
     assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
-    assert "the hooks saw no training" in report.message
+    assert "the runner was in no Python of the command" in report.message
     report = place.run("python", place.script(""), told={"STEPS": "0", **probe}).report
     assert "the optimizer never stepped" in report.message
+
+
+@pytest.mark.parametrize("command", ["PYTHONPATH=. python {}", "python -I {}"])
+def test_a_training_that_hides_from_the_runner_is_told_so(place: Place, command: str) -> None:
+    report = place.run("sh", "-c", command.format(place.script(""))).report
+    assert report.ending is Ending.SUCCEEDED
+    assert "PYTHONPATH=DIRECTORY:$PYTHONPATH" in report.warnings
 
 
 def test_python_of_another_place_runs_the_script(place: Place) -> None:

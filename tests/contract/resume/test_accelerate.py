@@ -61,8 +61,8 @@ class Job:
 
         self.steps = 0
         patches.undo()
-        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, trained, lambda: True))
-        patches.wrap(Accelerator, "load_state", huggingface.accelerate_load(settings, lambda: True))
+        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, trained, lambda _: True))
+        patches.wrap(Accelerator, "load_state", huggingface.accelerate_load(settings, lambda _: True, lambda: False))
         self.accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(**project))
         model = torch.nn.Linear(2, 2)
         self.model, self.optimizer = self.accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
@@ -225,34 +225,83 @@ def test_a_trainer_given_an_empty_checkpoint_begins_at_step_0(asked: Any, settin
     assert huggingface.resume_from(replace(settings, checkpoint_path=None), asked) is None
 
 
-def test_only_the_first_of_two_trainings_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(name: str, **variables: str) -> tuple[watched.Outcome, dict[int, float]]:
-        (tmp_path / name).mkdir()
-        told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves), **variables}
-        outcome = watched.run(TWICE, "fp32-ddp-none-mb8x1", tmp_path / name, 1, **told)[0]
+class Twice:
+    """Runs of ``accelerate_twice.py`` below a directory, and the losses of each."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._directory, self._monkeypatch = directory, monkeypatch
+        self.saves = directory / "saves"
+
+    def train(self, attempt: int, variables: dict[str, str], **own: str) -> tuple[watched.Outcome, dict[int, float]]:
+        """Run it once; ``variables`` are MemTune's, ``own`` the program's."""
+        directory = self._directory / f"attempt-{attempt}"
+        directory.mkdir()
+        told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(self.saves), "ATTEMPT": str(attempt), **variables}
+        with self._monkeypatch.context() as set_for_this:
+            for name, value in {"SAVES_IN": str(self.saves), **own}.items():
+                set_for_this.setenv(name, value)
+            outcome = watched.run(TWICE, "fp32-ddp-none-mb8x1", directory, 1, **told)[0]
         losses = re.findall(r"^step (\d+) loss ([\d.]+)", outcome.output, re.MULTILINE)
         return outcome, {int(step): float(loss) for step, loss in losses}
 
-    saves = tmp_path / "saves"
-    monkeypatch.setenv("SAVES_IN", str(saves))
-    monkeypatch.setenv("FAILS_AT", "second-2")
-    failed, before = train("failed", ATTEMPT="0")
+    def resumed(self, name: str, step: int) -> dict[str, str]:
+        """Check which checkpoint is the newest, and return the variables of a run that goes on from it."""
+        found = newest(self.saves)
+        assert found is not None
+        samples = 8 * step
+        assert (found.directory.parent.name, found.manifest.step, found.manifest.samples) == (name, step, samples)
+        return {"RESUME_FROM": str(found.directory), "RESUME_STEP": str(step), "RESUME_SAMPLES": str(samples)}
+
+
+@pytest.fixture
+def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Twice:
+    return Twice(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("prepares", [{}, {"PREPARES_BOTH": "1"}], ids=["one after the other", "both before"])
+def test_only_the_first_of_two_trainings_is_resumed(twice: Twice, prepares: dict[str, str]) -> None:
+    failed, before = twice.train(0, {}, FAILS_AT="second-2", **prepares)
     assert failed.exit_code == 1, failed.output
     assert list(before) == [1, 2, 3, 101, 102]
-    found = newest(saves)
-    assert found is not None
-    assert (found.directory.parent.name, found.manifest.step, found.manifest.samples) == ("first", 3, 24)
     assert "Accelerator.prepare" in failed.output
-    monkeypatch.delenv("FAILS_AT")
-    told = {"RESUME_FROM": str(found.directory), "RESUME_STEP": "3", "RESUME_SAMPLES": "24", "ATTEMPT": "1"}
-    again, after = train("again", **told)
+    again, after = twice.train(1, twice.resumed("first", 3), **prepares)
     assert again.exit_code == 0, again.output
     # The second training loads what its script has found of it, never the first one's weights.
     assert list(after) == [103, 104, 105]
 
 
+def test_the_first_training_goes_on_being_saved_where_both_are_prepared_before(twice: Twice) -> None:
+    twice.train(0, {}, PREPARES_BOTH="1", FAILS_AT="first-1")
+    failed, _ = twice.train(1, twice.resumed("first", 1), PREPARES_BOTH="1", FAILS_AT="second-1")
+    assert failed.exit_code == 1, failed.output
+    twice.resumed("first", 3)
+
+
+def test_two_trainings_that_load_the_same_checkpoint_are_refused(twice: Twice) -> None:
+    twice.train(0, {}, PREPARES_BOTH="1", FAILS_AT="second-2")
+    told = twice.resumed("first", 3)
+    again, losses = twice.train(1, told, PREPARES_BOTH="1", LOADS=told["RESUME_FROM"])
+    assert (again.report.ending, losses) == (Ending.BAD_INPUT, {}), again.output[-3000:]
+    assert "is a checkpoint of its first" in again.report.message
+
+
+def test_two_trainings_in_turn_are_refused_at_a_save_that_would_hold_only_one(twice: Twice) -> None:
+    outcome, _ = twice.train(0, {}, PREPARES_BOTH="1", IN_TURN="1")
+    assert outcome.report.ending is Ending.BAD_INPUT, outcome.output[-3000:]
+    assert "two Accelerators of the script train in turn" in outcome.report.message
+
+
+def test_a_resumed_script_loads_what_it_asks_for_after_it_has_trained(twice: Twice) -> None:
+    twice.train(0, {}, FAILS_AT="first-1")
+    again, _ = twice.train(1, twice.resumed("first", 1), LOADS_AT_END="step_2", FAILS_AT="second-1")
+    saved, loaded = re.findall(r"norm of step_2: ([\d.]+)", again.output)
+    assert loaded == saved
+
+
 def test_a_later_training_does_not_begin_with_the_first_ones_weights(settings: Settings, tmp_path: Path) -> None:
-    load = huggingface.accelerate_load(replace(settings, resume_from=tmp_path / "step_3"), lambda: False)
+    load = huggingface.accelerate_load(
+        replace(settings, resume_from=tmp_path / "step_3"), lambda _: False, lambda: True
+    )
     with pytest.raises(BadInputError, match="is a checkpoint of its first"):
         load(lambda *_: None, None, str(tmp_path / "step_3"))
     assert load(lambda _, asked: asked, None, "its-own") == "its-own"

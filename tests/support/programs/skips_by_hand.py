@@ -1,8 +1,12 @@
-"""Trains 8 steps on 64 rows and saves after 4; a relaunch skips trained batches by its own count."""
+"""Trains 8 steps on 64 rows and saves after 4; a relaunch skips trained batches by its own count.
+
+An argument is how many batches too many it skips. It prints which rows it trains on.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -14,18 +18,19 @@ OWN_ACCUMULATION = 4
 accelerator = Accelerator(gradient_accumulation_steps=OWN_ACCUMULATION)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=2, shuffle=True)
+loader = DataLoader(TensorDataset(torch.randn(64, 4), torch.arange(64)), batch_size=2, shuffle=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
 checkpoint, done = os.environ.get("MEMTUNE_RESUME_FROM"), 0
 if checkpoint:
     accelerator.load_state(checkpoint)
     done = int(checkpoint.rpartition("-")[2])
-skipped = done * OWN_ACCUMULATION
+skipped = done * OWN_ACCUMULATION + int(*sys.argv[1:])
 
-for number, (batch,) in enumerate(loader):
+for number, (batch, rows) in enumerate(loader):
     if number < skipped:
         continue
+    print(*(f"row {row}" for row in rows.tolist()), flush=True)
     with accelerator.accumulate(model):
         accelerator.backward(model(batch).sum())
         optimizer.step()

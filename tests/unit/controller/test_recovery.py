@@ -49,7 +49,7 @@ def test_an_out_of_memory_says_in_which_phase_of_the_step() -> None:
     assert any("ran out of GPU memory in backward: CUDA out of memory" in event for event in cluster.events)
 
 
-@pytest.mark.parametrize("begins", ["", "memtune: "])
+@pytest.mark.parametrize("begins", ["", "memtune: ", "[rank0]: "])  # the last is that of torch.distributed
 def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
     error = "ValueError: the data is gone"
     lines = [f"line {'x' * 300}", "Traceback (most recent call last):", f"  in read, {'y' * 300}", begins + error]
@@ -65,15 +65,24 @@ def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
     assert f"; its last lines: Traceback (most recent call last): in read, {'y' * 300}. This was seen twice" in message
 
 
-def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_after_it() -> None:
+@pytest.mark.parametrize("log", ["epoch 1\nmemtune: {}\n0% [0/6]", "epoch 1\n0% [0/6]memtune: {}"])
+def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_around_it(log: str) -> None:
     refusal = "give the Learner an optimizer of torch's"
     cluster = launched()
     for _ in range(2):
-        die(cluster, Ending.BAD_INPUT, 88, log_tail=f"epoch 1\nmemtune: {refusal}\n0% [0/6]", message=refusal)
+        die(cluster, Ending.BAD_INPUT, 88, log_tail=log.format(refusal), message=refusal)
         relaunch(cluster)
     message = condition(cluster, "Failed")["message"]
     assert message.count(refusal) == 1
     assert "; its last lines: epoch 1 0% [0/6]. This was seen twice" in message
+
+
+def test_a_failure_that_is_a_sentence_ends_with_one_full_stop() -> None:
+    cluster = launched()
+    for _ in range(2):
+        die(cluster, Ending.ERROR, 1, message="ImportError: Make sure to install it.")
+        relaunch(cluster)
+    assert "Make sure to install it. This was seen twice" in condition(cluster, "Failed")["message"]
 
 
 def test_a_mistake_after_another_one_is_told_with_it() -> None:

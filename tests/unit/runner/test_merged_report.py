@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtune.plans.plan import Plan
-from memtune.wire.report import Device, Ending, Memory, Report, ReportedComponent
+from memtune.wire.report import LARGEST_WARNING, Device, Ending, Memory, Report, ReportedComponent
 from memtune.wire.run import RunKind
 from memtune_runner.launch.merge_reports import RankEnd, merge
 from memtune_runner.launch.peers import Ended
@@ -47,6 +47,15 @@ def test_a_success_has_the_fewest_steps_and_the_fullest_memory() -> None:
     assert merged.memory.peak_reserved_bytes == 101
     assert (merged.run, merged.plan, merged.attempt, merged.world) == ("llama-train-1", str(SETTINGS.plan), 1, 2)
     assert merged.resumed_samples is None
+
+
+def test_a_training_that_was_never_watched_is_told_so() -> None:
+    merged = merge(SETTINGS, [RankEnd(0, 0), RankEnd(1, 0)], None)
+    assert merged.ending is Ending.SUCCEEDED, "it is not made again"
+    assert "the runner was in no Python of the command" in merged.warnings
+    assert "PYTHONPATH=DIRECTORY:$PYTHONPATH" in merged.warnings
+    assert len(merged.warnings) <= LARGEST_WARNING
+    assert merge(SETTINGS, WELL, None).warnings == ""
 
 
 def test_the_fullest_device_counts_and_the_retries_of_any_rank() -> None:
@@ -159,7 +168,7 @@ def test_of_several_reports_of_a_rank_the_one_that_fits_its_end_counts() -> None
 
 
 def test_a_probe_that_trained_nothing_is_no_measurement() -> None:
-    for reports, words in [((), "saw no training"), ((report(0, 0),), "never stepped")]:
+    for reports, words in [((), "in no Python of the command"), ((report(0, 0),), "never stepped")]:
         merged = merge(PROBE, [RankEnd(0, 0, reports)], None)
         assert (merged.ending, merged.exit_code) == (Ending.BAD_INPUT, 88)
         assert words in merged.message

@@ -104,7 +104,7 @@ def test_all_differences_are_named_at_once_with_the_remedies_of_the_integration(
         "it; the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it"
     )
     for integration, remedy in (
-        ("accelerate", "accelerator.accumulate(model)"),
+        ("accelerate", "accelerator.accumulate(model), or $MEMTUNE_ACCUMULATION of them a step, or set tuning.space"),
         ("hf-trainer", "leave the training loop to the Trainer"),
         ("sdk", "call engine.step() once"),
     ):
