@@ -32,15 +32,6 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
     engine, text = variable._execution_engine, _text._str
     reentrant, generator = _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator
 
-    def followed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def entered(*args: Any, **kwargs: Any) -> Any:
-            if _modes():
-                return function(*args, **kwargs)
-            with _entered(mode):
-                return function(*args, **kwargs)
-
-        return entered
-
     def shown(tensor: Any, *args: Any, **kwargs: Any) -> str:
         is_followed = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cuda
         return mode.show(tensor, text) if is_followed else text(tensor, *args, **kwargs)
@@ -50,12 +41,12 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
 
         @staticmethod
         def apply(function: Callable[..., Any], *args: Any) -> Any:
-            return reentrant.apply(followed(function), *args)
+            return reentrant.apply(_followed(mode, function), *args)
 
     # The engine reads the generator's signature, which differs between releases of torch.
     @functools.wraps(generator)
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return generator(followed(function), *args, **kwargs)
+        return generator(_followed(mode, function), *args, **kwargs)
 
     # Below `checkpoint` itself, which torch's compiler knows by identity.
     _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = Followed, begun
@@ -66,6 +57,39 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
     finally:
         variable._execution_engine, _text._str = engine, text
         _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = reentrant, generator
+
+
+def _followed(mode: ValueMode, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, for which the mode is entered in the middle of a backward pass."""
+
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        if _modes():
+            return function(*args, **kwargs)
+        with _entered(mode):
+            return function(*args, **kwargs)
+
+    return entered
+
+
+@contextmanager
+def followed_in_hooks(mode: ValueMode) -> Iterator[None]:
+    """Enter the mode in hooks of tensors, as DeepSpeed's, which ask whether a gradient is a number."""
+    plain = {name: getattr(torch.Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
+
+    def registering(register: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(register)
+        def registered(tensor: Any, hook: Callable[..., Any]) -> Any:
+            return register(tensor, _followed(mode, hook))
+
+        return registered
+
+    for name, register in plain.items():
+        setattr(torch.Tensor, name, registering(register))
+    try:
+        yield
+    finally:
+        for name, register in plain.items():
+            setattr(torch.Tensor, name, register)
 
 
 @contextmanager

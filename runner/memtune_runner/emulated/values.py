@@ -9,7 +9,8 @@ No kernel computes anything there, so the values of a tensor are one of three:
 - absent: unknown, and counted as ones.
 
 Each read of a value is recorded with its line. The mode is suspended during the backward pass: under any mode torch
-adds gradients out of place, which takes memory that a GPU run does not. Recomputed blocks are followed again.
+adds gradients out of place, which takes memory that a GPU run does not. Recomputed blocks and hooks of tensors are
+followed again.
 """
 
 from __future__ import annotations
@@ -115,13 +116,17 @@ class Values:
     def following(self) -> Iterator[None]:
         """Follow values from now on; torch must be imported."""
         from memtune_runner.emulated.kernels import follow_kernels
-        from memtune_runner.emulated.mode_suspension import suspended_in_backward, suspended_in_compiled
+        from memtune_runner.emulated.mode_suspension import (
+            followed_in_hooks,
+            suspended_in_backward,
+            suspended_in_compiled,
+        )
         from memtune_runner.emulated.value_mode import ValueMode
 
         mode = ValueMode(self.reads)
         watch = follow_kernels(mode)
         try:
-            with suspended_in_backward(mode), suspended_in_compiled(mode), mode:
+            with suspended_in_backward(mode), followed_in_hooks(mode), suspended_in_compiled(mode), mode:
                 yield
         finally:
             watch.remove()

@@ -51,3 +51,12 @@ for _ in range(3):
     scaler.update()
 assert scaler.get_scale() == 65536.0
 assert optimizer.state[layer.weight]["step"].item() == 3
+
+# A hook reads its gradient in the backward pass, and not what lay in that memory before.
+stale = [torch.full((128,), -1, dtype=torch.int32, device="cuda") for _ in range(1000)]
+del stale
+found = []
+layer.weight.register_hook(lambda gradient: found.append(bool(gradient.isnan().any())))
+layer.bias.register_post_accumulate_grad_hook(lambda bias: found.append(bool(bias.grad.isnan().any())))
+layer(torch.randn(16, 4096, device="cuda")).mean().backward()
+assert found == [False, False]
