@@ -8,14 +8,16 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from memtune_runner.rank.driver import driver_version
+
 UNKNOWN = "unknown"
 _SMI_SECONDS = 10.0
 _VERSION = r"(\d+\.[\d.]*\d)"
 
 
 def driver() -> str:
-    """What nvidia-smi says or, where it is missing, fails or hangs, how the driver's own library is named."""
-    return _of_nvidia_smi() or of_library() or UNKNOWN
+    """What nvidia-smi says; where it is missing, fails or hangs, the kernel's module, or the name of the library."""
+    return _of_nvidia_smi() or driver_version() or of_library() or UNKNOWN
 
 
 def of_library() -> str | None:

@@ -46,7 +46,7 @@ class Gpu:
 
 # What a GPU reaches of its bf16 peak. Matrix products: stas00/ml-engineering@744d01e compute/accelerator/README.md,
 # "Maximum Achievable Matmul FLOPS". Attention: FlashAttention-2 on an A100, 50% to 73% (2307.08691, abstract), and 35%
-# on an H100 (2407.08608, abstract). GPUs that are not there have what lies between.
+# on an H100 (2407.08608, abstract). All Hopper GPUs have an H100's; those without a measurement have what lies between.
 _AMPERE = {"matmul": 0.869, "attention": 0.62}
 _HOPPER = {"matmul": 0.803, "attention": 0.35}
 _MATMUL_SHARE, _ATTENTION_SHARE = 0.85, 0.47

@@ -20,8 +20,10 @@ from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Offload
 from memtune.plans.optimizer_bytes import bytes_of
 from memtune.plans.plan import Plan
 
+# Five constants were chosen with bench/data/measured_throughput.csv in view: the traffic, with and without a compiler,
+# the share of a link, and what is hidden.
 # What a layer reads and writes between its matrix products, in hidden states of a token per pass; a compiler fuses a
-# part of it. Like the next, chosen with bench/data/measured_throughput.csv in view.
+# part of it.
 _TRAFFIC = 94.0
 _TRAFFIC_COMPILED = 56.0
 # What fp8 products reach of their higher peak, beside what bf16 products reach of theirs: 0.709 and 0.803 on an H100

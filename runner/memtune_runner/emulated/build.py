@@ -104,7 +104,8 @@ def cache_directory() -> Path:
 
 def _key(binaries: Binaries, cuda: str) -> str:
     """Return a key of what torch needs, what of it is not there, and the sources: a change needs another build."""
-    text = hashlib.sha256(f"{sorted(binaries.undefined)} {sorted(binaries.absent)} {cuda}".encode())
+    parts = (sorted(binaries.undefined), sorted(binaries.absent), cuda, platform.machine())
+    text = hashlib.sha256(repr(parts).encode())
     for path in (*sorted(SOURCES.iterdir()), Path(__file__), Path(elf.__file__)):
         text.update(path.read_bytes())
     return text.hexdigest()[:12]

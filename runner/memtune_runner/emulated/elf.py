@@ -16,6 +16,7 @@ _CODE_BYTES = 32  # of one function
 _PAGE = 1 << 16  # the largest of aarch64, whose kernels have pages of 4, 16 or 64 KiB
 _DYNAMIC_SECTION, _SYMBOLS_SECTION = 6, 11
 _FILE_HEADER_BYTES, _SEGMENT_HEADER_BYTES, _SEGMENTS = 64, 56, 4
+_ADR_REACH = 1 << 20  # some ten times what the stubs for torch take
 _DATA = ("emulated_stub_names", "emulated_stub_calls")
 
 
@@ -77,7 +78,8 @@ def _x86_count(distance: int) -> bytes:
 
 
 def _arm_count(distance: int) -> bytes:
-    # adr reaches 1 MiB, some ten times what the stubs for torch take.
+    if not -_ADR_REACH <= distance < _ADR_REACH:
+        raise ValueError(f"a counter lies {distance} bytes from its function, and adr reaches {_ADR_REACH}")
     address = 0x10000000 | (distance & 3) << 29 | (distance >> 2 & 0x7FFFF) << 5 | 16  # adr x16, ...
     # ldxr x17, [x16]; add x17, x17, #1; stxr w15, x17, [x16]; cbnz w15, to the ldxr
     return struct.pack("<5I", address, 0xC85F7E11, 0x91000631, 0xC80F7E11, 0x35FFFFAF) + _ARM_SUCCEED

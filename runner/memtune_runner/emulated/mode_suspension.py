@@ -62,6 +62,7 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
 def _followed(mode: ValueMode, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, for which the mode is entered in the middle of a backward pass."""
 
+    @functools.wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
         if _modes():
             return function(*args, **kwargs)

@@ -66,11 +66,11 @@ def _tell_of_absent_objects() -> None:
     def to_object(*args: Any, **kwargs: Any) -> Any:
         try:
             return plain(*args, **kwargs)
-        except Exception:
+        except Exception as error:
             raise RuntimeError(
                 "the script waits for an object of another rank, as stages of a pipeline and sharded saves do, and on "
                 "the emulated GPU no other rank runs"
-            ) from None
+            ) from error
 
     module._tensor_to_object = to_object
 

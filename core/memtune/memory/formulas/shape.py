@@ -25,10 +25,10 @@ class Shape:
 
     ``layers`` are those of all stacks; ``crossed`` of them have cross-attention. Each of ``biased_stacks`` biases every
     score by its relative position. ``layer`` is the largest layer in parameters. ``vocab`` is the head's output per
-    token; a classifier's few labels are ignored. ``multiplied`` are the active parameters without embeddings and head.
-    ``readers`` are the projections that read the norms' outputs.
-    ``has_adapter`` says that the base is frozen and only an adapter is trained, which may be larger than its base. Its
-    modules read ``adapter_reads`` elements in a layer, and ``crossing_reads`` in its cross-attention.
+    token; a classifier's few labels are ignored. ``multiplied`` are the active parameters without embeddings and head,
+    which a trace does not tell apart. ``readers`` are the projections that read the norms' outputs. ``has_adapter``
+    says that the base is frozen and only an adapter is trained, which may be larger than its base. Its modules read
+    ``adapter_reads`` elements in a layer, and ``crossing_reads`` in its cross-attention.
     """
 
     hidden: int

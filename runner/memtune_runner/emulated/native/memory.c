@@ -262,14 +262,15 @@ int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *
 }
 
 /* What lies in the host's memory may be no number in the type of the copy that is left out: zeros take its place. Whole
- * pages become zero without being there. */
+ * pages become zero without being there; those that are shared or of a file keep what they have. */
 static void clear(char *start, size_t size) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     char *first = (char *)(((uintptr_t)start + page - 1) / page * page), *end = start + size;
     char *last = (char *)((uintptr_t)end / page * page);
     memset(start, 0, (size_t)(first - start));
     memset(last, 0, (size_t)(end - last));
-    madvise(first, (size_t)(last - first), MADV_DONTNEED);
+    size_t whole = (size_t)(last - first);
+    if (madvise(first, whole, MADV_DONTNEED)) memset(first, 0, whole); /* locked pages */
 }
 
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
@@ -295,9 +296,10 @@ int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_p
     (void)stream;
     if (width * height > REAL_BYTES && is_device(to)) return SUCCESS;
     int is_left_out = width * height > REAL_BYTES && is_device(from);
-    for (size_t row = 0; row < height; row++)
+    for (size_t row = 0; row < height; row++) {
         if (is_left_out) memset((char *)to + row * to_pitch, 0, width);
         else cudaMemcpy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width, kind);
+    }
     return SUCCESS;
 }
 
