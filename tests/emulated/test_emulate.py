@@ -222,6 +222,7 @@ def test_values_steer_a_script_as_on_a_gpu() -> None:
     reads = {lines[each["line"] - 1]: each["value"] for each in result["measured"]["values"]}
     assert reads["assert numbers.tolist() == list(range(10))"] == "true"
     assert reads["assert loss.item() == 1.0  # a value that no kernel has computed"] == "made up"
+    assert reads["        read.append(gradient.norm().item())"] == "made up"
 
 
 def test_large_tensors_of_one_value_take_no_host_memory() -> None:

@@ -19,6 +19,9 @@ from memtune_runner.emulated.value_mode import ValueMode
 _modes: Callable[[], list[Any]] = _python_dispatch._get_current_dispatch_mode_stack
 _text: Any = _tensor_str
 _checkpoint: Any = checkpoint
+# Ways to read a tensor's value, which count as reads wherever they are in a backward pass.
+_READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
+_REGISTERS = ("register_hook", "register_post_accumulate_grad_hook")
 
 
 def _entered(mode: Any) -> AbstractContextManager[Any]:
@@ -27,7 +30,7 @@ def _entered(mode: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
-    """Suspend the mode during backward passes, and re-enter it for what checkpointing recomputes in them."""
+    """Suspend the mode during backward passes, but for reads, and for what checkpointing recomputes in them."""
     variable: Any = torch.autograd.Variable
     engine, text = variable._execution_engine, _text._str
     reentrant, generator = _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator
@@ -75,7 +78,6 @@ def _followed(mode: ValueMode, function: Callable[..., Any]) -> Callable[..., An
 @contextmanager
 def followed_in_hooks(mode: ValueMode) -> Iterator[None]:
     """Enter the mode in hooks of tensors, as DeepSpeed's, which ask whether a gradient is a number."""
-    plain = {name: getattr(torch.Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
 
     def registering(register: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(register)
@@ -84,13 +86,20 @@ def followed_in_hooks(mode: ValueMode) -> Iterator[None]:
 
         return registered
 
-    for name, register in plain.items():
-        setattr(torch.Tensor, name, registering(register))
+    with _replaced(torch.Tensor, _REGISTERS, registering):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, names: tuple[str, ...], wrapped: Callable[..., Any]) -> Iterator[None]:
+    plain = {name: getattr(owner, name) for name in names}
+    for name, function in plain.items():
+        setattr(owner, name, wrapped(function))
     try:
         yield
     finally:
-        for name, register in plain.items():
-            setattr(torch.Tensor, name, register)
+        for name, function in plain.items():
+            setattr(owner, name, function)
 
 
 @contextmanager
@@ -150,5 +159,5 @@ class _Engine:
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         """Run torch's backward pass without the mode."""
-        with _suspended(self._mode):
+        with _suspended(self._mode), _replaced(torch.Tensor, _READS, lambda plain: _followed(self._mode, plain)):
             return self._engine.run_backward(*args, **kwargs)

@@ -1,5 +1,7 @@
 """What control flow needs of the GPU's values; an assertion fails where they would mislead it."""
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 
@@ -60,3 +62,28 @@ layer.weight.register_hook(lambda gradient: found.append(bool(gradient.isnan().a
 layer.bias.register_post_accumulate_grad_hook(lambda bias: found.append(bool(bias.grad.isnan().any())))
 layer(torch.randn(16, 4096, device="cuda")).mean().backward()
 assert found == [False, False]
+
+read: list[float] = []
+
+
+class Copied(torch.autograd.Function):
+    """A copy that reads its gradient."""
+
+    @staticmethod
+    def forward(_: Any, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        read.append(gradient.norm().item())
+        return gradient
+
+
+def look(_module: torch.nn.Module, _inputs: object, outputs: Any) -> None:
+    """Read the gradient of a module."""
+    read.append(float(outputs[0].norm()))
+
+
+layer.register_full_backward_hook(look)
+Copied.apply(layer(torch.randn(16, 4096, device="cuda"))).mean().backward()  # type: ignore[no-untyped-call]
+assert read == [1.0, 1.0]
