@@ -29,17 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _table() -> Iterator[str]:
     """The seconds of every part, of which commands are made."""
-    yield f"{'command and part':50}{'expected':>10}{'at most':>10}{'at least, if all before it hang':>34}"
+    yield f"{'command and part':50}{'expected':>10}{'at most':>10}{'if all before it hang':>24}  seconds"
     for name in COMMANDS:
         found = times(name, _SECONDS)
         for each in found:
-            yield f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}"
+            yield f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:24.0f}"
         expected, least = sum(each.expected for each in found), sum(each.least for each in found)
-        yield f"{name}  {f'all, of {_SECONDS:.0f}':47}{expected:10.0f}{'':10}{least:34.0f}"
+        yield f"{name}  {f'all, of {_SECONDS:.0f}':47}{expected:10.0f}{'':10}{least:24.0f}"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dev/gpu-day", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="dev/gpu-day", description="Half an hour on a GPU. CONTRIBUTING.md has the steps: A GPU day."
+    )
     what = parser.add_subparsers(dest="what", required=True)
     before = what.add_parser("prepare", help=f"fetch wheels and predict, in the environment of `make env`: {PREPARED}")
     before.add_argument(

@@ -41,7 +41,7 @@ _LOCKS = ("dev.lock", "eight-bit.lock")
 _PIP = (development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check")
 _PREDICT = """
 import json, sys
-from gpu_pairs import PAIRS
+from gpu_pairs import MODELS, PAIRS
 from gpu_score import ways
 from gpu_trace import traced
 from memtune.gpus.gpu import chip_of, find
@@ -50,6 +50,9 @@ try:
     gpu = find(sys.argv[1])
 except ValueError as error:
     print(json.dumps({"error": str(error)}))
+    sys.exit()
+if unknown := set(models) - set(MODELS):
+    print(json.dumps({"error": f"no pair has the model {' or '.join(sorted(unknown))}; use {', '.join(MODELS)}"}))
     sys.exit()
 pairs = [pair for pair in PAIRS if not models or pair.model in models]
 both = ways(gpu, traced(pairs))

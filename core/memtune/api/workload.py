@@ -36,7 +36,7 @@ def architecture_of(job: Job) -> Architecture:
     except ValueError as error:
         path, _, advice = str(error).partition(" ")
         raise SpecError([Problem(path.rstrip(":"), None, advice)]) from None
-    advice = "what a factory builds is known once it was traced, and it was not"
+    advice = "what a factory builds is known only once it was traced; describe the model by hfConfig or architecture"
     raise SpecError([Problem("spec.model.factory", model.factory, advice)])
 
 

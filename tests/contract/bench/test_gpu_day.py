@@ -532,16 +532,28 @@ def test_wheels_for_an_unsupported_python_are_not_fetched(capsys: pytest.Capture
     assert "invalid choice: '3.9'" in capsys.readouterr().err
 
 
-def test_an_unknown_gpu_leaves_the_wheels_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("gpu", "models", "said"),
+    [
+        ("h200", [], "gpu-day: GPU 'h200' is unknown; use one of "),
+        ("h200-141gb", ["0.1B", "llama"], "gpu-day: no pair has the model llama; use 0.1B, 0.5B, "),
+    ],
+)
+def test_an_unknown_gpu_or_model_leaves_the_wheels_as_they_are(
+    gpu: str,
+    models: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS", "EMULATED", "EMULATED_PYTHON"):
         monkeypatch.setattr(prepare, name, tmp_path / name.lower())
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "some.whl").touch()
-    assert prepare.prepare(["3.12"], "h200", []) == 2
+    assert prepare.prepare(["3.12"], gpu, models) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
-    assert sentence.startswith("gpu-day: GPU 'h200' is unknown; use one of ")
+    assert sentence.startswith(said)
     assert [each.name for each in tmp_path.rglob("*.whl")] == ["some.whl"]
 
 
@@ -645,7 +657,7 @@ def test_the_parts_of_a_command_are_expected_to_end_in_its_time_and_none_is_star
     assert main(["prepare", "--gpu", "h100-80gb"]) == 0
     table = capsys.readouterr().out
     for each in found:
-        assert f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:34.0f}\n" in table
+        assert f"{name}  {each.name:47}{each.expected:10.0f}{each.limit:10.0f}{each.least:24.0f}\n" in table
 
 
 @pytest.mark.parametrize(("given", "first"), [(None, "0"), ("GPU-5e,GPU-6f", "GPU-5e")])

@@ -96,7 +96,9 @@ def test_a_config_that_cannot_be_read_is_named_by_its_path(config: dict[str, Any
 
 def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
     made = job({"factory": "train:build"}, template={"spec": {}})
-    with pytest.raises(SpecError, match=r"spec\.model\.factory: what a factory builds is known once it was traced"):
+    with pytest.raises(
+        SpecError, match=r"spec\.model\.factory: what a factory builds is known only once it was traced"
+    ):
         architecture_of(made)
 
 
