@@ -44,7 +44,7 @@ class Schedule(TrainingLength):
     def __init__(self, settings: Settings, steps: Callable[[], int], first: FirstAccelerator) -> None:
         self._settings, self._plan = settings, settings.plan
         self._steps, self._first = steps, first
-        self._has_loaded = False
+        self._loaded: Loop | None = None  # that of the Accelerator that has loaded the checkpoint
         self._passes = Passes(steps, settings.plan.micro_batch)
         self._loops: weakref.WeakKeyDictionary[Any, Loop] = weakref.WeakKeyDictionary()  # of each Accelerator
         self._accelerator: Any = None
@@ -114,14 +114,14 @@ class Schedule(TrainingLength):
     def _loop(self, accelerator: Any) -> Loop:
         return self._loops.setdefault(accelerator, Loop(None))
 
-    def _is_first(self, loop: Loop) -> bool:
-        """Whether it is that of the training that is saved and resumed."""
-        return any(each is loop and self._first.is_of(accelerator) for accelerator, each in self._loops.items())
+    def _goes_on(self, loop: Loop) -> bool:
+        """Whether it is that of the training that goes on from the checkpoint; before the load it may be any."""
+        return self._first.is_current and (self._loaded is None or self._loaded is loop)
 
     @property
     def has_trained(self) -> bool:
         """Whether this process has made a step or has loaded one that it resumes from."""
-        return self._has_loaded or self.has_stepped
+        return self._loaded is not None or self.has_stepped
 
     @property
     def has_stepped(self) -> bool:
@@ -193,7 +193,7 @@ class Schedule(TrainingLength):
             for batch in self._resumed(followed, batches):
                 self._asked_for_batches = None
                 followed.given += 1
-                self._passed_over += self._is_resuming and self._is_first(followed.loop)
+                self._passed_over += self._is_resuming and self._goes_on(followed.loop)
                 followed.order.batch_given(followed.loader)
                 yield batch
         finally:
@@ -224,7 +224,7 @@ class Schedule(TrainingLength):
         """
         _, steps = self._place(followed.batches)
         planned, own = self._plan.accumulation, followed.loop.own or self._plan.accumulation
-        is_asked = self._is_resuming and self._is_first(followed.loop) and own != planned
+        is_asked = self._is_resuming and self._goes_on(followed.loop) and own != planned
         return (
             (steps * planned, steps * own) if is_asked and steps * min(own, planned) >= max(own, planned) else (-1, -1)
         )
@@ -240,7 +240,7 @@ class Schedule(TrainingLength):
         if not self._first.is_of(accelerator) or self.has_stepped:
             return result
         self._first.loads(accelerator)
-        self._has_loaded = True
+        self._loaded = self._loop(accelerator)
         if self._settings.resume_from is not None:
             row_order.resume(self._settings.resume_from, self._passes.orders)
         self._is_resuming, self._passed_over = True, 0
@@ -294,7 +294,7 @@ class Schedule(TrainingLength):
 
     @property
     def _resumed_loader(self) -> Followed | None:
-        return next((each for each in reversed(self._passes.loaders) if self._is_first(each.loop)), None)
+        return next((each for each in reversed(self._passes.loaders) if self._goes_on(each.loop)), None)
 
     @property
     def _miscount(self) -> str:
@@ -378,7 +378,7 @@ class Schedule(TrainingLength):
     def _batches_behind(self, followed: Followed, asked: int) -> int:
         """Return how many of the plan's batches to skip for the script's count; a resumed epoch's are known."""
         planned, own = self._plan.accumulation, followed.loop.own
-        if self._settings.resume_from is None or self._has_skipped or not self._is_first(followed.loop):
+        if self._settings.resume_from is None or self._has_skipped or not self._goes_on(followed.loop):
             return asked * planned // own if own else asked
         steps = self._settings.resumed_step
         epoch, steps_of_epoch = self._place(followed.batches)

@@ -287,7 +287,7 @@ def test_a_second_training_with_a_loader_prepared_once_has_nothing_to_do_with_th
     accelerator, loader = make({"gradient_accumulation_steps": 2}, {})
     first.prepares(accelerator, is_new=False)
     accelerator.load_state()
-    next(iter(loader))  # the checkpoint is the end of an epoch, say
+    next(iter(loader))  # a loop that finds at its first batch that it has nothing left to train
     first.prepares(accelerator, is_new=True)
     schedule.begins_again(accelerator)
     for _ in range(2):
@@ -312,6 +312,22 @@ def test_a_training_that_is_seen_to_accumulate_in_another_way_is_refused() -> No
     next(batches)
     with pytest.raises(BadInputError, match="create an Accelerator for each training"):
         accelerator.backward()
+
+
+def test_a_resumed_training_that_only_passes_over_its_batches_is_judged_by_its_own_epoch() -> None:
+    first = FirstAccelerator(RESUMED)
+    schedule, make, _ = scheduled(RESUMED, first)
+    accelerator, loader = make({"gradient_accumulation_steps": 2}, {})
+    first.prepares(accelerator, is_new=False)
+    accelerator.load_state()
+    batches = iter(loader)
+    for _ in range(16):
+        next(batches)
+    other, others = make({}, {})
+    del accelerator  # as at the end of a function that trains
+    for _ in others:
+        other.accumulate()
+    assert schedule.unfinished == ""
 
 
 def test_batches_of_other_loaders_or_more_of_one_may_be_trained_within_a_call_of_accumulate() -> None:
