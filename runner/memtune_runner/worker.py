@@ -38,8 +38,13 @@ def main(words: Sequence[str]) -> int:
     stacks.print_on_signal()
     # This must precede the import of torch.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
+    directory = ranks.own_directory(os.environ)
     try:
-        with _ending_on_sigterm() as script_ended, watching(settings, rank, must_train):
+        with (
+            ranks.leaving_a_report(directory, rank),
+            _ending_on_sigterm() as script_ended,
+            watching(settings, rank, must_train),
+        ):
             for name, value in accelerate_options.variables(os.environ).items():
                 os.environ.setdefault(name, value)
             try:

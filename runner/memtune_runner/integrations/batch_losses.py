@@ -8,7 +8,10 @@ from typing import Any
 from memtune_runner.rank import script_warnings
 
 # Parts of the names of sentence-transformers' losses that do so.
-_NAMES = ("Negatives", "GIST", "CoSENT", "AnglE", "BatchAll", "BatchHard", "BatchSemiHard", "MegaBatch")
+_NAMES = (
+    *("Negatives", "GIST", "CoSENT", "AnglE", "BatchAll", "BatchHard", "BatchSemiHard", "MegaBatch"),
+    *("OnlineContrastive", "GlobalOrthogonal", "Flops"),
+)
 
 
 def warn_of(loss: Any, micro_batch: int, own_batch: int | None) -> None:

@@ -12,22 +12,19 @@ from memtune_runner.integrations.row_order import RowOrder
 
 @dataclass
 class Loop:
-    """How a script trains with one Accelerator. ``told`` is the accumulation that it passed, None for none."""
+    """How a script trains with one Accelerator. ``argument`` is the accumulation that it passed, None for none."""
 
-    told: int | None
-    is_first: bool = True  # whether it is the training that is saved and resumed
+    argument: int | None
     own_share: int = 0  # samples per batch of the script's own loader, over all ranks
-    given: int = 0  # batches
-    given_when_entered: int = 0  # before the last call of accumulate()
-    taken_before: int = 0  # batches between the last two calls
+    is_within: bool = False  # a call of accumulate()
 
     def __post_init__(self) -> None:
         self.begin_again()
 
     def begin_again(self) -> None:
         """Forget how the training before accumulated."""
-        self.own: int | None = self.told
-        self.accumulates = self.has_told_length = False
+        self.own: int | None = self.argument
+        self.accumulates = self.length_was_read = False
 
 
 @dataclass
@@ -39,7 +36,9 @@ class Followed:
     batches: int | None  # None if unknown
     samples: int | None  # of a pass on this rank; None if unknown
     order: RowOrder
-    taken: int = 0  # batches of a pass that has not ended
+    position: int = 0  # in a pass that has not ended: its batches so far
+    given: int = 0  # batches since the last call of accumulate()
+    given_before: tuple[int, ...] = ()  # the last of these calls, each since the one before it
     trained_after: int | None = None  # the steps made before the first batch of the pass was trained
     passed_over: int = 0  # the samples of the pass that a resumed script consumed without training
 
@@ -73,9 +72,13 @@ class Passes:
         """Return the record of a loader; None if it is not followed."""
         return next((each for each in self.loaders if each.loader is loader), None)
 
+    def most_given(self, loop: Loop) -> int:
+        """Return the most batches that one loader has given since the loop's last call of accumulate()."""
+        return max((each.given for each in self.loaders if each.loop is loop), default=0)
+
     def train(self, passed_over: Callable[[Followed], int]) -> None:
         """Record that a batch is trained; ``passed_over`` returns the samples skipped before it in a pass."""
-        begun = [each for each in self.loaders if each.taken]
+        begun = [each for each in self.loaders if each.position]
         if not begun:
             self._samples = None  # the script kept the batches of a pass, so nobody can count how often it uses them
         for order in self.orders:
@@ -87,7 +90,7 @@ class Passes:
     def left_in_first_step(self, followed: Followed) -> bool:
         """Whether a pass was left within the script's first accumulated step, although other passes made steps."""
         steps = self._steps()
-        return steps > 0 and followed.taken <= (followed.loop.own or 1) and followed.trained_after == steps
+        return steps > 0 and followed.position <= (followed.loop.own or 1) and followed.trained_after == steps
 
     def end(self, followed: Followed, missing_batches: int = 0) -> None:
         """End a pass, ``missing_batches`` too early or by leaving it; a pass without a step trained nothing."""
@@ -96,7 +99,7 @@ class Passes:
                 self._samples = None
             else:
                 self._samples += followed.samples - followed.passed_over - missing_batches * self._micro_batch
-        followed.taken, followed.trained_after, followed.passed_over = 0, None, 0
+        followed.position, followed.trained_after, followed.passed_over = 0, None, 0
 
     def begun_samples(self) -> int | None:
         """End all passes and return the samples of those in which a step was made; None if unknown."""

@@ -11,6 +11,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Schedule(TrainingLength):
     def __init__(self, settings: Settings, steps: Callable[[], int], first: FirstAccelerator) -> None:
         self._settings, self._plan = settings, settings.plan
         self._steps, self._first = steps, first
-        self._has_loaded = False
+        self._loaded: Loop | None = None  # that of the Accelerator that has loaded the checkpoint
         self._passes = Passes(steps, settings.plan.micro_batch)
         self._loops: weakref.WeakKeyDictionary[Any, Loop] = weakref.WeakKeyDictionary()  # of each Accelerator
         self._accelerator: Any = None
@@ -65,7 +66,7 @@ class Schedule(TrainingLength):
                 inherited.fset(accelerator, steps)
             else:
                 loop = self._loop(accelerator)
-                loop.told = loop.own = steps
+                loop.argument = loop.own = steps
 
         patches.replace(module.Accelerator, "gradient_accumulation_steps", property(get, put))
         patches.wrap(module.Accelerator, "accumulate", self._accumulate)
@@ -98,6 +99,8 @@ class Schedule(TrainingLength):
     def begins_again(self, accelerator: Any) -> None:
         """Record that another training begins with an Accelerator: its loop may accumulate in another way."""
         self._loop(accelerator).begin_again()
+        if not self._first.is_current:
+            self._is_resuming, self._passed_over = False, 0
 
     def follow(self, accelerator: Any, loader: Any, own_share: int = 0) -> None:
         """Follow a training loader that accelerate has prepared.
@@ -105,16 +108,20 @@ class Schedule(TrainingLength):
         ``own_share`` is the samples per batch of the script's own loader, over all ranks.
         """
         self._accelerator, loop = accelerator, self._loop(accelerator)
-        loop.own_share, loop.is_first = own_share, self._first.is_of(accelerator)
+        loop.own_share = own_share
         self._passes.follow(loader, loop)
 
     def _loop(self, accelerator: Any) -> Loop:
         return self._loops.setdefault(accelerator, Loop(None))
 
+    def _goes_on(self, loop: Loop) -> bool:
+        """Whether it is that of the training that goes on from the checkpoint; before the load it may be any."""
+        return self._first.is_current and (self._loaded is None or self._loaded is loop)
+
     @property
     def has_trained(self) -> bool:
         """Whether this process has made a step or has loaded one that it resumes from."""
-        return self._has_loaded or self.has_stepped
+        return self._loaded is not None or self.has_stepped
 
     @property
     def has_stepped(self) -> bool:
@@ -132,11 +139,11 @@ class Schedule(TrainingLength):
         if self._passed_over and not self._may_have_skipped(self._passed_over):
             return self._miscount
         loaders = (each for each in self._passes.loaders if each.loop.accumulates)
-        taken = max((each.taken for each in loaders if not self._passes.left_in_first_step(each)), default=0)
-        if not taken or self._accelerator.sync_gradients:
+        batches = max((each.position for each in loaders if not self._passes.left_in_first_step(each)), default=0)
+        if not batches or self._accelerator.sync_gradients:
             return ""
         return (
-            f"the script left its loop after {taken} batches of an epoch, within an optimizer step: if it counts "
+            f"the script left its loop after {batches} batches of an epoch, within an optimizer step: if it counts "
             f"batches, plan {self._plan} makes {self._plan.accumulation} of them an optimizer step, so let it "
             "count optimizer steps by accelerator.sync_gradients; if it stops early, for a time limit or a loss that "
             "no longer falls, let it do so only where accelerator.sync_gradients is true"
@@ -171,7 +178,7 @@ class Schedule(TrainingLength):
             return batches
         if self._asked_for_batches == place_in(asker):
             return batches  # list(), tuple() and sorted() get the iterator, then a length hint
-        followed.loop.has_told_length = True
+        followed.loop.length_was_read = True
         return self._in_scripts_batches(batches, followed.loop.own)
 
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
@@ -183,17 +190,17 @@ class Schedule(TrainingLength):
         self._passes.end(followed)
         followed.order.pass_begins(followed.loader)
         try:
-            for batch in self._held(followed, batches):
+            for batch in self._resumed(followed, batches):
                 self._asked_for_batches = None
-                followed.loop.given += 1
-                self._passed_over += self._is_resuming and followed.loop.is_first
+                followed.given += 1
+                self._passed_over += self._is_resuming and self._goes_on(followed.loop)
                 followed.order.batch_given(followed.loader)
                 yield batch
         finally:
             followed.order.pass_ends(followed.loader)
-        self._passes.end(followed, (followed.batches or followed.taken) - followed.taken)
+        self._passes.end(followed, (followed.batches or followed.position) - followed.position)
 
-    def _held(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
+    def _resumed(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
         """Give a resumed script the first batch that was not trained wherever it may begin to train.
 
         A script that skips by hand passes over as many batches as the checkpoint's steps had in its own count, or in
@@ -204,7 +211,7 @@ class Schedule(TrainingLength):
         for number, batch in enumerate(batches):
             if self._is_resuming and own <= number < planned:
                 continue
-            followed.taken, given = number + 1, given + 1
+            followed.position, given = number + 1, given + 1
             yield batch
             while self._is_resuming and number == planned and given <= max(planned, own):
                 given += 1
@@ -217,7 +224,7 @@ class Schedule(TrainingLength):
         """
         _, steps = self._place(followed.batches)
         planned, own = self._plan.accumulation, followed.loop.own or self._plan.accumulation
-        is_asked = self._is_resuming and followed.loop.is_first and own != planned
+        is_asked = self._is_resuming and self._goes_on(followed.loop) and own != planned
         return (
             (steps * planned, steps * own) if is_asked and steps * min(own, planned) >= max(own, planned) else (-1, -1)
         )
@@ -232,7 +239,8 @@ class Schedule(TrainingLength):
         result = inherited(accelerator, *args, **kwargs)
         if not self._first.is_of(accelerator) or self.has_stepped:
             return result
-        self._has_loaded = True
+        self._first.loads(accelerator)
+        self._loaded = self._loop(accelerator)
         if self._settings.resume_from is not None:
             row_order.resume(self._settings.resume_from, self._passes.orders)
         self._is_resuming, self._passed_over = True, 0
@@ -253,11 +261,11 @@ class Schedule(TrainingLength):
 
     def _warn_of_repeated_rows(self) -> None:
         """Warn of a resumed script that restarts its epoch, unless its loader may have restored its position."""
-        followed = next((each for each in self._passes.loaders if each.taken), None)
+        followed = next((each for each in self._passes.loaders if each.position), None)
         if followed is None or followed.samples is None or followed.order.may_be_restored:
             return
         _, steps = self._place(followed.batches)
-        if steps and followed.taken <= self._plan.accumulation * steps:
+        if steps and followed.position <= self._plan.accumulation * steps:
             script_warnings.warn(
                 f"the script seems to train its resumed epoch from the beginning, not from step {steps}: iterate over "
                 "accelerator.skip_first_batches(loader, n) first, after load_state",
@@ -268,7 +276,7 @@ class Schedule(TrainingLength):
         """Return the samples skipped in a resumed epoch by a script that takes its batches one by one."""
         _, steps = self._place(followed.batches)
         batches = steps * self._plan.accumulation
-        return batches * self._plan.micro_batch if followed.taken > batches else 0
+        return batches * self._plan.micro_batch if followed.position > batches else 0
 
     def _may_have_skipped(self, batches: int) -> bool:
         """Whether a script may have skipped so many batches before the next step; none if it restarts the epoch."""
@@ -286,7 +294,7 @@ class Schedule(TrainingLength):
 
     @property
     def _resumed_loader(self) -> Followed | None:
-        return next((each for each in reversed(self._passes.loaders) if each.loop.is_first), None)
+        return next((each for each in reversed(self._passes.loaders) if self._goes_on(each.loop)), None)
 
     @property
     def _miscount(self) -> str:
@@ -304,7 +312,7 @@ class Schedule(TrainingLength):
 
     def _accumulate(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         loop = self._loop(accelerator)
-        if not loop.accumulates and loop.own is None and loop.has_told_length and self._plan.accumulation > 1:
+        if not loop.accumulates and loop.own is None and loop.length_was_read and self._plan.accumulation > 1:
             raise BadInputError(
                 "the script trains within accelerator.accumulate(model), but asked for the loader's length (by len()) "
                 "before it said how many batches make an optimizer step, and may have computed its "
@@ -312,29 +320,34 @@ class Schedule(TrainingLength):
             )
         self._training_begins(accelerator)
         loop.accumulates, loop.own = True, loop.own or 1
-        self._batches_are_taken(loop, loop.own)
+        self._count_batches(loop, loop.own)
         self.own_batch = loop.own_share * loop.own or None  # a script that accumulates by itself does not say
         # All Accelerators share it, and one whose loop accumulates by itself may have trained before.
         accelerator.gradient_state.plugin_kwargs.update(num_steps=accumulation(self._settings))
-        return inherited(accelerator, *args, **kwargs)
+        return _within(loop, lambda: inherited(accelerator, *args, **kwargs))
 
-    def _batches_are_taken(self, loop: Loop, own: int) -> None:
-        """Raise BadInputError if the script takes all batches of an optimizer step in its own count ahead."""
-        taken = loop.given - loop.given_when_entered
-        if not taken and loop.taken_before == own > 1 and own != self._plan.accumulation:
-            raise BadInputError(
-                f"the script takes {own} batches ahead for each optimizer step, and plan {self._plan} makes "
-                f"{self._plan.accumulation} of them a step: pass gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) "
-                "to the script"
-            )
-        loop.given_when_entered, loop.taken_before = loop.given, taken
+    def _count_batches(self, loop: Loop, own: int) -> None:
+        """Raise BadInputError if the script takes all batches of an optimizer step in its own count ahead.
+
+        Only twice in a row is certain: a script may peek at a batch, or skip one, and train two models on the next.
+        """
+        for each in self._passes.loaders:
+            if each.loop is not loop:
+                continue
+            each.given_before, each.given = (*each.given_before[-own:], each.given), 0
+            if own not in (1, self._plan.accumulation) and each.given_before == (own, *[0] * (own - 1), own):
+                raise BadInputError(
+                    f"the script takes {own} batches ahead for each optimizer step, and plan {self._plan} makes "
+                    f"{self._plan.accumulation} of them a step: pass "
+                    "gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) to the script"
+                )
 
     def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         loop = self._loop(accelerator)
         if not loop.accumulates:
             self._training_begins(accelerator)
             self._leave_accumulation_to_script(accelerator, loop)
-        elif loop.given > loop.given_when_entered + 1 and loop.own != self._plan.accumulation:
+        elif not loop.is_within and loop.own != self._plan.accumulation and self._passes.most_given(loop) > 1:
             raise BadInputError(
                 "the script trains two batches outside of accelerator.accumulate(model), and has trained others within "
                 "it: train each batch within it, or create an Accelerator for each training"
@@ -343,7 +356,7 @@ class Schedule(TrainingLength):
 
     def _leave_accumulation_to_script(self, accelerator: Any, loop: Loop) -> None:
         own = loop.own or 1
-        if loop.own is not None and loop.has_told_length and own != self._plan.accumulation:
+        if loop.own is not None and loop.length_was_read and own != self._plan.accumulation:
             raise BadInputError(
                 f"the script accumulates {own} batches by itself, and plan {self._plan} asks for "
                 f"{self._plan.accumulation}: train each batch within accelerator.accumulate(model), or pass "
@@ -365,7 +378,7 @@ class Schedule(TrainingLength):
     def _batches_behind(self, followed: Followed, asked: int) -> int:
         """Return how many of the plan's batches to skip for the script's count; a resumed epoch's are known."""
         planned, own = self._plan.accumulation, followed.loop.own
-        if self._settings.resume_from is None or self._has_skipped or not followed.loop.is_first:
+        if self._settings.resume_from is None or self._has_skipped or not self._goes_on(followed.loop):
             return asked * planned // own if own else asked
         steps = self._settings.resumed_step
         epoch, steps_of_epoch = self._place(followed.batches)
@@ -382,3 +395,14 @@ class Schedule(TrainingLength):
         self._has_skipped = True
         self._is_resuming, self._passed_over = False, 0
         return steps_of_epoch * planned
+
+
+@contextmanager
+def _within(loop: Loop, accumulates: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
+    """Record in a loop whether the script is within a call of accumulate()."""
+    with accumulates() as result:
+        loop.is_within = True
+        try:
+            yield result
+        finally:
+            loop.is_within = False

@@ -268,7 +268,9 @@ class Launcher:
         is_well = worker.exit_code is None and not self._has_reported_failure(worker)
         log = self._workers.log(worker.rank)
         was_stopped = worker.was_stopped or is_well
-        return RankEnd(worker.rank.rank, code, reports, log, was_stopped, self._may_outlive_hang(worker))
+        leaves_no_report = ranks.leaves_no_report(self._directory, worker.rank)
+        outlives = self._may_outlive_hang(worker)
+        return RankEnd(worker.rank.rank, code, reports, log, was_stopped, outlives, leaves_no_report)
 
     def _time_of_end(self, worker: Worker) -> float:
         """When a rank ended. A rank that reports a failure may take longer to exit than the ranks it takes down."""

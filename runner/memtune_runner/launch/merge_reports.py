@@ -14,6 +14,10 @@ from memtune_runner.rank.report import log_tail
 from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
+_LEFT = (
+    "a Python of the command left without a report, as os._exit does, so what it trained is unknown; let it end by "
+    "sys.exit, or at its last line"
+)
 _UNWATCHED = (
     "the runner was in no Python of the command; one that sets PYTHONPATH must keep what is there, as in "
     "PYTHONPATH=DIRECTORY:$PYTHONPATH, and start no Python with -E, -I or -S"
@@ -26,6 +30,7 @@ class RankEnd:
 
     ``was_stopped``: the rank was healthy when the launcher ended it, so its own end explains nothing.
     ``may_outlive_hang``: the rank was not ended for a hang, so its own end explains a hang below it as well.
+    ``leaves_no_report``: a worker of the rank left in a way in which Python runs nothing more.
     """
 
     rank: int
@@ -34,6 +39,7 @@ class RankEnd:
     log: str = ""
     was_stopped: bool = False
     may_outlive_hang: bool = False
+    leaves_no_report: bool = False
 
     @property
     def report(self) -> Report | None:
@@ -97,11 +103,11 @@ def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> R
         )
     if ended is not None:
         return replace(report, ending=Ending.TERMINATED, exit_code=ended.exit_code, message=_elsewhere(settings, ended))
-    is_watched = any(end.report for end in ends)
+    unwatched = _unwatched(ends)
     if settings.is_probe and not report.steps:
-        return _nothing_measured(report, is_watched)
+        return _nothing_measured(report, unwatched)
     # A training that came to its end is not made again, which could take days.
-    return report if is_watched else replace(report, warnings=f"nothing was applied or watched: {_UNWATCHED}")
+    return replace(report, warnings=unwatched) if unwatched else report
 
 
 def _elsewhere(settings: Settings, ended: Ended) -> str:
@@ -110,9 +116,16 @@ def _elsewhere(settings: Settings, ended: Ended) -> str:
     return f"ended with the run: node {ended.node} ended first ({ended.ending}): {ended.message}"
 
 
-def _nothing_measured(report: Report, is_watched: bool) -> Report:
+def _unwatched(ends: Sequence[RankEnd]) -> str:
+    """Return why no rank has reported; empty if one has."""
+    if any(end.report for end in ends):
+        return ""
+    return _LEFT if any(end.leaves_no_report for end in ends) else f"nothing was applied or watched: {_UNWATCHED}"
+
+
+def _nothing_measured(report: Report, unwatched: str) -> Report:
     """Turn the success of a probe that trained nothing into a failure: it measured nothing."""
-    seen = "the optimizer never stepped; correct the command, or the integration" if is_watched else _UNWATCHED
+    seen = unwatched or "the optimizer never stepped; correct the command, or the integration"
     message = f"the command ended with exit code 0, but {seen}"
     return replace(report, ending=Ending.BAD_INPUT, exit_code=EXIT_CODES[Ending.BAD_INPUT], message=message)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +98,30 @@ def write_rank_report(directory: Path, rank: Rank, report: Report) -> None:
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.write_text(whole(report), encoding="ascii")
     unfinished.replace(path)
+
+
+@contextmanager
+def leaving_a_report(directory: Path | None, rank: Rank) -> Iterator[None]:
+    """Mark that a worker runs. The mark stays if Python does not end it, as with os._exit."""
+    if directory is None:
+        yield
+        return
+    mark = directory / _mark_of(rank)
+    mark.touch()
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def leaves_no_report(directory: Path, rank: Rank) -> bool:
+    """Whether a worker of this rank, or below its program, has left its mark."""
+    name = _mark_of(rank)
+    return (directory / name).exists() or any(directory.glob(f"*/{name}"))
+
+
+def _mark_of(rank: Rank) -> str:
+    return f"running-{rank.rank}"
 
 
 def read_rank_reports(directory: Path, rank: Rank) -> tuple[Report, ...]:

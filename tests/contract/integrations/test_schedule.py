@@ -174,9 +174,11 @@ def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tu
     return *make(own, environ), data
 
 
-def scheduled(settings: Settings = FRESH) -> tuple[Schedule, Callable[..., tuple[Any, Any]], Any]:
+def scheduled(
+    settings: Settings = FRESH, first: FirstAccelerator | None = None
+) -> tuple[Schedule, Callable[..., tuple[Any, Any]], Any]:
     """Return a schedule, a function that makes an Accelerator with its loader, and the data module."""
-    schedule, patches = Schedule(settings, lambda: 0, FirstAccelerator(settings)), Patches()
+    schedule, patches = Schedule(settings, lambda: 0, first or FirstAccelerator(settings)), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
         DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
@@ -279,17 +281,68 @@ def test_another_training_with_an_accelerator_may_accumulate_in_another_way() ->
     assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
 
 
+def test_a_second_training_with_a_loader_prepared_once_has_nothing_to_do_with_the_checkpoint() -> None:
+    first = FirstAccelerator(RESUMED)
+    schedule, make, data = scheduled(RESUMED, first)
+    accelerator, loader = make({"gradient_accumulation_steps": 2}, {})
+    first.prepares(accelerator, is_new=False)
+    accelerator.load_state()
+    next(iter(loader))  # a loop that finds at its first batch that it has nothing left to train
+    first.prepares(accelerator, is_new=True)
+    schedule.begins_again(accelerator)
+    for _ in range(2):
+        numbers = []
+        for number in loader:
+            numbers.append(number)
+            with accelerator.accumulate():
+                accelerator.backward()
+        assert numbers == list(range(57))
+    assert schedule.unfinished == ""
+    assert data.skip_first_batches(loader, 3) == range(12, 57)
+
+
 def test_a_training_that_is_seen_to_accumulate_in_another_way_is_refused() -> None:
     accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
     batches = iter(loader)
     next(batches)
-    accelerator.accumulate()
-    accelerator.backward()
+    with accelerator.accumulate():
+        accelerator.backward()
     next(batches)  # a loop may fetch the next batch before it trains on the last one
     accelerator.backward()
     next(batches)
     with pytest.raises(BadInputError, match="create an Accelerator for each training"):
         accelerator.backward()
+
+
+def test_a_resumed_training_that_only_passes_over_its_batches_is_judged_by_its_own_epoch() -> None:
+    first = FirstAccelerator(RESUMED)
+    schedule, make, _ = scheduled(RESUMED, first)
+    accelerator, loader = make({"gradient_accumulation_steps": 2}, {})
+    first.prepares(accelerator, is_new=False)
+    accelerator.load_state()
+    batches = iter(loader)
+    for _ in range(16):
+        next(batches)
+    other, others = make({}, {})
+    del accelerator  # as at the end of a function that trains
+    for _ in others:
+        other.accumulate()
+    assert schedule.unfinished == ""
+
+
+def test_batches_of_other_loaders_or_more_of_one_may_be_trained_within_a_call_of_accumulate() -> None:
+    schedule, make, _ = scheduled()
+    accelerator, loader = make({"gradient_accumulation_steps": 2}, {})
+    others = [type(loader)() for _ in range(2)]
+    for each in others:
+        schedule.follow(accelerator, each)
+    first, second, third = (iter(each) for each in (loader, *others))
+    for _ in range(3):
+        next(first)
+        with accelerator.accumulate():
+            for each in (second, third, third):
+                next(each)
+                accelerator.backward()
 
 
 def test_a_script_that_takes_the_batches_of_its_own_step_ahead_is_refused() -> None:
@@ -298,8 +351,30 @@ def test_a_script_that_takes_the_batches_of_its_own_step_ahead_is_refused() -> N
     for _ in range(2):
         next(batches)
     accelerator.accumulate()
+    accelerator.accumulate()
+    for _ in range(2):
+        next(batches)
     with pytest.raises(BadInputError, match=r"takes 2 batches ahead for each optimizer step, .* makes 8 of them"):
         accelerator.accumulate()
+
+
+def test_two_loaders_in_step_are_not_batches_taken_ahead() -> None:
+    schedule, make, _ = scheduled()
+    accelerator, loader = make({"gradient_accumulation_steps": 2}, {})
+    other = type(loader)()
+    schedule.follow(accelerator, other)
+    for _ in zip(loader, other, strict=True):
+        accelerator.accumulate()
+        accelerator.accumulate()
+
+
+def test_two_models_may_train_on_one_batch_after_a_peek_and_past_a_bad_one() -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
+    next(iter(loader))
+    for number in loader:
+        if number != 20:
+            accelerator.accumulate()
+            accelerator.accumulate()
 
 
 def test_a_script_that_fetches_the_next_batch_ahead_is_trained() -> None:

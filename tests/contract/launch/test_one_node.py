@@ -17,6 +17,8 @@ from memtune.plans.resume import Format
 from memtune.wire.report import Ending, read_report
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest
+from memtune_runner.rank import ranks
+from memtune_runner.rank.ranks import Rank
 
 OOM = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")'
 # Blocks as in a collective: no Python code runs, so no signal handler does.
@@ -315,6 +317,19 @@ def test_a_training_that_hides_from_the_runner_is_told_so(place: Place, command:
     report = place.run("sh", "-c", command.format(place.script(""))).report
     assert report.ending is Ending.SUCCEEDED
     assert "PYTHONPATH=DIRECTORY:$PYTHONPATH" in report.warnings
+
+
+@pytest.mark.parametrize("command", [("python",), ("sh", "-c", 'python "$0"')])
+def test_a_script_that_leaves_without_a_report_is_told_so(place: Place, command: tuple[str, ...]) -> None:
+    report = place.run(*command, place.script("import os; os._exit(0)")).report
+    assert report.ending is Ending.SUCCEEDED
+    assert "left without a report, as os._exit does" in report.warnings
+
+
+def test_a_worker_that_python_ends_leaves_no_mark_of_another_end(tmp_path: Path) -> None:
+    with ranks.leaving_a_report(tmp_path, Rank()):
+        assert ranks.leaves_no_report(tmp_path, Rank())
+    assert not ranks.leaves_no_report(tmp_path, Rank())
 
 
 def test_python_of_another_place_runs_the_script(place: Place) -> None:

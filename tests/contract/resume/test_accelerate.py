@@ -285,7 +285,7 @@ def test_two_trainings_that_load_the_same_checkpoint_are_refused(twice: Twice) -
     assert "is a checkpoint of its first" in again.report.message
 
 
-def test_two_trainings_in_turn_are_refused_at_a_save_that_would_hold_only_one(twice: Twice) -> None:
+def test_two_trainings_in_turn_are_refused_since_a_save_would_hold_only_one(twice: Twice) -> None:
     outcome, _ = twice.train(0, {}, PREPARES_BOTH="1", IN_TURN="1")
     assert outcome.report.ending is Ending.BAD_INPUT, outcome.output[-3000:]
     assert "two Accelerators of the script train in turn" in outcome.report.message

@@ -58,6 +58,14 @@ def test_a_training_that_was_never_watched_is_told_so() -> None:
     assert merge(SETTINGS, WELL, None).warnings == ""
 
 
+def test_a_training_that_ends_without_a_report_is_not_said_to_be_unwatched() -> None:
+    merged = merge(SETTINGS, [RankEnd(0, 0, leaves_no_report=True), RankEnd(1, 0)], None)
+    assert merged.ending is Ending.SUCCEEDED
+    assert "left without a report, as os._exit does" in merged.warnings
+    assert "PYTHONPATH" not in merged.warnings
+    assert len(merged.warnings) <= LARGEST_WARNING
+
+
 def test_the_fullest_device_counts_and_the_retries_of_any_rank() -> None:
     crowded = Memory(peak_reserved_bytes=72, non_torch_bytes=6, alloc_retries=0)
     struggling = Memory(peak_reserved_bytes=73, non_torch_bytes=1, alloc_retries=5)
@@ -168,8 +176,12 @@ def test_of_several_reports_of_a_rank_the_one_that_fits_its_end_counts() -> None
 
 
 def test_a_probe_that_trained_nothing_is_no_measurement() -> None:
-    for reports, words in [((), "in no Python of the command"), ((report(0, 0),), "never stepped")]:
-        merged = merge(PROBE, [RankEnd(0, 0, reports)], None)
+    for end, words in [
+        (RankEnd(0, 0), "in no Python of the command"),
+        (RankEnd(0, 0, leaves_no_report=True), "without a report, as os._exit does"),
+        (RankEnd(0, 0, (report(0, 0),)), "never stepped"),
+    ]:
+        merged = merge(PROBE, [end], None)
         assert (merged.ending, merged.exit_code) == (Ending.BAD_INPUT, 88)
         assert words in merged.message
     assert merge(SETTINGS, [RankEnd(0, 0)], None).ending is Ending.SUCCEEDED
