@@ -29,12 +29,15 @@ _PULL = 0.002
 def predicted(row: Row, constants: Constants) -> Interval:
     """The prediction in the metric that the row reports."""
     found = predict_recipe(row.shape, row.recipe, constants)
-    return {
-        "allocated": found.allocated,
-        "active": found.allocated,
-        "reserved": found.reserved,
-        "device": found.device,
-    }[row.metric]
+    if row.metric in ("allocated", "active"):
+        return found.allocated
+    peak = found.device if row.metric == "device" else found.reserved
+    if not row.gpu_bytes:
+        return peak
+    # Where more would be reserved than the GPU has, the allocator returns what it does not need.
+    outside = found.device.expected - peak.expected
+    room = row.gpu_bytes - outside
+    return Interval(*(min(size, max(room, need - outside)) for size, need in zip(peak, found.needed, strict=True)))
 
 
 def fit(rows: Sequence[Row]) -> Constants:

@@ -21,6 +21,7 @@ from accuracy_cells import (
 )
 from accuracy_shapes import model_name, quantization, read_shape
 
+from memtune.gpus.gpu import GPUS
 from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
@@ -41,6 +42,7 @@ class Row:
     metric: str
     quality: str
     peak_bytes: int
+    gpu_bytes: int
     shape: Shape
     recipe: Recipe
 
@@ -74,9 +76,16 @@ def read_row(cells: Cells) -> Row:
         metric=metric,
         quality=cells["quality"],
         peak_bytes=peak_bytes,
+        gpu_bytes=_gpu_bytes(cells["gpu"]),
         shape=shape,
         recipe=_recipe(cells, shape),
     )
+
+
+def _gpu_bytes(name: str) -> int:
+    """What a GPU gives a process, 0 if its memory is not told."""
+    gpu = GPUS.get(name.lower().replace(" ", "-"))
+    return gpu.usable_bytes if gpu else 0
 
 
 def source_project(source: str) -> str:
@@ -123,6 +132,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         compiles_loss=_compiles_loss(cells, backend, notes),
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
         expandable_segments="expandable segments" in notes,
+        varying_lengths="lengths vary" in notes,
         fused_loss_kernel="ce kernels" in notes,
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
         # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ from emulated_pair_run import import_all, in_a_fork, tell
 _PRECISION = 1 / 100
 
 
-def least_limit(model: str, words: str, ranks: int) -> dict[str, Any]:
+def least_limit(model: str, words: str, ranks: int, lengths: Sequence[int] = ()) -> dict[str, Any]:
     """Bisect between the live bytes, which no limit can be below, and the peak without a limit."""
-    free = in_a_fork(model, words, ranks)
+    free = in_a_fork(model, words, ranks, lengths=lengths)
     if "problem" in free:
         return free
     enough, too_little, flushes = free["reservedBytes"], free["allocatedBytes"] - 1, 0
     while enough - too_little > free["reservedBytes"] * _PRECISION:
         limit = (enough + too_little) // 2
-        found = in_a_fork(model, words, ranks, limit)
+        found = in_a_fork(model, words, ranks, limit, lengths)
         if "OutOfMemoryError" in found.get("problem", ""):
             too_little = limit
         elif "problem" in found:

@@ -184,6 +184,11 @@ MODELS: Mapping[str, Model] = {
         8: "bf16-z3-full-mb4x1 bf16-fsdp-full-mb4x2 bf16-fsdp-none-mb1x1 bf16-ddp-full-mb4x1",
         64: "bf16-fsdphyb-full-mb4x1 bf16-z3-none-mb1x1",
     }, _LLAMA_8B, adapter=Adapter(16, ("all-linear",))),
+    # A quarter of the layers of Qwen2 7B, for bench/emulated_lengths.py.
+    "qwen2-7b-lora": Model("LoRA", 2048, {}, _facts(
+        "qwen2", "Qwen2ForCausalLM", hidden_size=3584, intermediate_size=18_944, num_hidden_layers=7,
+        num_attention_heads=28, num_key_value_heads=4, vocab_size=152_064, tie_word_embeddings=False,
+    ), adapter=Adapter(16, ("q_proj", "v_proj"))),
     "llama-1.1b-qlora": Model("QLoRA", 2048, {
         1: "bf16-ddp-none-mb2x1 bf16-ddp-full-mb8x1 bf16-ddp-sel-mb4x2",
         8: "bf16-ddp-none-mb2x1 bf16-ddp-full-mb4x2",

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,20 @@ from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.rank.settings import Settings
 
+# The steps after which reserved bytes are read, where the lengths of batches vary.
+AFTER = (3, 10, 30, 100)
 STEPS = 3  # the second is the first with the optimizer's states
 LIMIT_SECONDS = 300
 _ENDLESS_BYTES = 1 << 42  # no memory limit: the benchmark measures use, not fit
 
 
-def measure(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES) -> dict[str, Any]:
-    """Train a few steps as rank 0 with ``limit_bytes`` for torch's allocator, and read its counters."""
+def measure(
+    model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES, lengths: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Train as rank 0 with ``limit_bytes`` for torch's allocator, and read its counters.
+
+    Batches have ``lengths`` one after the other; without these all are as long as the model's, for three steps.
+    """
     began, computed = time.monotonic(), time.process_time()
     plan = Plan.parse(words)
     process.resize(_ENDLESS_BYTES)
@@ -60,11 +68,16 @@ def measure(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTE
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     process.resize(limit_bytes + total_bytes - free_bytes - torch.cuda.memory_reserved())
     torch.cuda.reset_peak_memory_stats()
-    skipped = []
-    for _ in range(STEPS):
+    skipped: list[bool] = []
+    reserved: list[int] = []
+    waiting = list(reversed(lengths))
+    while waiting if lengths else len(skipped) < STEPS:
         for micro in range(plan.accumulation):
             backend.begin(micro == plan.accumulation - 1)
             inputs = batch(plan.micro_batch)
+            if lengths:
+                length = waiting.pop()
+                inputs = {name: each[:, :length].contiguous() for name, each in inputs.items()}
             with ExitStack() as stack:
                 stack.enter_context(precision.autocast(plan, device))
                 if plan.offload is Offload.ACTIVATIONS:
@@ -73,6 +86,7 @@ def measure(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTE
             backend.backward(found)
             del found, inputs
         skipped.append(backend.step().skipped)
+        reserved.append(torch.cuda.memory_reserved())
     if all(skipped):
         raise RuntimeError("the loss scale skipped every step, so the optimizer's states were never made")
     statistics = torch.cuda.memory_stats()
@@ -83,6 +97,7 @@ def measure(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTE
         "seconds": round(time.monotonic() - began, 1),
         "cpuSeconds": round(time.process_time() - computed, 1),
         "hostBytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **({"reservedAfter": {step: reserved[step - 1] for step in AFTER if step <= len(reserved)}} if lengths else {}),
     }
 
 
@@ -114,7 +129,9 @@ def import_all(model: str) -> None:
     gc.collect()
 
 
-def in_a_fork(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES) -> dict[str, Any]:
+def in_a_fork(
+    model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES, lengths: Sequence[int] = ()
+) -> dict[str, Any]:
     """Measure a plan in a fork of this process: its memory, or the problem that it had."""
     answer, told = os.pipe()
     child = os.fork()
@@ -129,7 +146,7 @@ def in_a_fork(model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BY
     # A driver would not work in a fork; the emulated GPU is memory of the process, and none is allocated yet.
     torch.cuda._is_in_bad_fork = lambda: False
     try:
-        result: dict[str, Any] = measure(model, words, ranks, limit_bytes)
+        result: dict[str, Any] = measure(model, words, ranks, limit_bytes, lengths)
     except BaseException as error:
         if limit_bytes == _ENDLESS_BYTES:
             traceback.print_exc()

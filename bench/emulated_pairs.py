@@ -88,13 +88,18 @@ def read(file: Path) -> dict[Pair, Result]:
 
 def run(model: str, pairs: Sequence[Pair], file: Path, script: Path = _SCRIPT) -> None:
     """Emulate pairs of one model in one tree of processes."""
+    emulate(model, [f"{each.plan}:{each.ranks}" for each in pairs], file, script)
+
+
+def emulate(model: str, words: Sequence[str], file: Path, script: Path) -> None:
+    """Run a script that adds what it measures of a model to the file, on the emulated GPU."""
     apart = _ROOT / ".venv" / "eight-bit"
     path = [str(_ROOT / each) for each in ("core", "runner", "cli", "bench")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(apart)]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--gpu", GPU, "--ranks", "8", "--format", "json"]
     done = subprocess.run(
         [*command, "--time-limit", str(_LIMIT_SECONDS), "--", str(_PYTHON), str(script),
-         str(file), model, *(f"{each.plan}:{each.ranks}" for each in pairs)],
+         str(file), model, *words],
         check=False, capture_output=True, text=True, env=variables,
     )  # fmt: skip
     if done.returncode:

@@ -104,6 +104,7 @@ def _row(result: Result, gpu: Gpu) -> Row:
         metric="device",
         quality="A",
         peak_bytes=gpu.usable_bytes if result.ran_out else result.device_bytes,
+        gpu_bytes=0,
         shape=shape_of(asked.architecture, None),
         recipe=lower(asked, plan),
     )

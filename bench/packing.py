@@ -5,7 +5,9 @@
 
 The runs are those of bench/emulated_pairs.py (rank 0 on an emulated H100), of bench/search_emulated.py
 (emulated-grid.jsonl) and of bench/gpu_measure.py (packing-runs.jsonl), each in three training steps. Runs of one model
-that have the same peaks count once.
+that have the same peaks count once. Where lengths vary, they are those of bench/emulated_lengths.py, in 100 steps, of
+which half have uniform and half log-normal lengths: the shares are those of equal lengths, and only that of the logits
+is fitted.
 
 A run keeps ``share`` of what formulas say is allocated, ``unfit`` of what other phases have more, with adapters
 ``loss`` of the logits, and where DeepSpeed flattens gradients ``flat`` of what the step makes: what pools.py adds. The
@@ -28,6 +30,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+import emulated_lengths
 import emulated_pair_list
 import emulated_pairs
 import gpu_pairs
@@ -47,6 +50,9 @@ POOLS = ROOT / "core" / "memtune" / "memory" / "formulas" / "pools.py"
 _RUNS = RESULTS / "packing-runs.jsonl"
 # No allocator packs tighter than whole pages.
 _LEAST = 0.02
+_VARYING = "varying, "
+# The largest share of the logits that the search considers, in percent.
+_MOST_OF_LOGITS = 1000
 # Of the search for shares.
 _STEPS = (0.2, 0.05, 0.01)
 
@@ -113,11 +119,33 @@ def runs() -> list[Run]:
         plan, predictor = Plan.parse(measured.plan), Predictor(gpu_pairs.workload(measured, gpu))
         sizes = told["allocatedBytes"], told["reservedBytes"]
         found[measured.model, sizes] = _run(predictor, measured.model, plan, measured.world, *sizes)
+    for each in emulated_lengths.read():
+        if each.varies and not each.needed_bytes:
+            plan, (model, _, ranks) = Plan.parse(each.case.pair.plan), each.case.pair
+            sizes = each.allocated_bytes, each.reserved_bytes
+            predictor = emulated_lengths.predictor_of(each.case, plan)
+            found[model, sizes] = _run(predictor, model, plan, ranks, *sizes)
     return list(found.values())
 
 
+def fitted(rows: Sequence[Run]) -> dict[str, Packing]:
+    """The shares of each class, with their half-widths."""
+    found: dict[str, Packing] = {}
+    for kind in sorted(PACKINGS, key=lambda each: each.startswith(_VARYING)):
+        own = of_kind(rows, kind)
+        base = found.get(kind.removeprefix(_VARYING)) if kind.startswith(_VARYING) else None
+        shares = fit_varying(own, base) if base else fit(own)
+        found[kind] = shares._replace(doubt=doubt(left_out(own, base)))
+    return {kind: found[kind] for kind in PACKINGS}
+
+
+def of_kind(rows: Sequence[Run], kind: str) -> list[Run]:
+    """The runs of a class."""
+    return [row for row in rows if row.kind == kind]
+
+
 def fit(rows: Sequence[Run]) -> Packing:
-    """The shares that miss the runs of a class least, without a half-width."""
+    """The shares that miss the runs of a class of equal lengths least, without a half-width."""
     kind, counts = rows[0].kind, Counter(row.model for row in rows)
     has_third = kind in ("adapter", "flattened")
     # Relative to the reserved bytes: those that formulas say, what each share adds to them, and the run's weight.
@@ -147,12 +175,27 @@ def fit(rows: Sequence[Run]) -> Packing:
     return Packing(share, unfit, third if kind == "adapter" else 0.0, third if kind == "flattened" else 0.0, 0.0)
 
 
-def left_out(rows: Sequence[Run]) -> list[tuple[Run, Packing]]:
+def fit_varying(rows: Sequence[Run], base: Packing) -> Packing:
+    """The share of the logits that misses runs of varying lengths least, beside the shares of equal lengths.
+
+    Least are the squares of logarithms: the lengths of a job may be distributed in one way or the other, and the share
+    is in the middle between these.
+    """
+    counts = Counter(row.model for row in rows)
+
+    def missed(loss: float) -> float:
+        return sum(math.log1p(row.miss(base._replace(loss=loss))) ** 2 / counts[row.model] for row in rows)
+
+    steps = range(round(100 * base.loss), _MOST_OF_LOGITS)
+    return base._replace(loss=min((step / 100 for step in steps), key=missed), doubt=0.0)
+
+
+def left_out(rows: Sequence[Run], base: Packing | None = None) -> list[tuple[Run, Packing]]:
     """Each run with shares that were fitted without its model; with all, if a class has one model."""
     found = []
     for model in dict.fromkeys(row.model for row in rows):
         others = [row for row in rows if row.model != model] or list(rows)
-        packing = fit(others)
+        packing = fit_varying(others, base) if base else fit(others)
         found += [(row, packing) for row in rows if row.model == model]
     return found
 
@@ -189,7 +232,7 @@ def page(
     )
     yield "|---|" + "--:|" * 11
     for kind, packing in found.items():
-        yield _line(kind, [row for row in rows if row.kind == kind], packing, held[kind])
+        yield _line(kind, of_kind(rows, kind), packing, held[kind])
     own = [abs(row.miss(found[row.kind])) for row in rows]
     others = [abs(row.miss(each)) for several in held.values() for row, each in several]
     yield ""
@@ -223,9 +266,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the shares to the formulas, too")
     options = parser.parse_args(list(arguments) if arguments is not None else None)
     rows = runs()
-    held = {kind: left_out([row for row in rows if row.kind == kind]) for kind in PACKINGS}
-    found = {
-        kind: fit([row for row in rows if row.kind == kind])._replace(doubt=doubt(held[kind])) for kind in PACKINGS
+    found = fitted(rows)
+    held = {
+        kind: left_out(of_kind(rows, kind), found[kind.removeprefix(_VARYING)] if kind.startswith(_VARYING) else None)
+        for kind in found
     }
     print("\n".join(page(rows, found, held)))
     if options.write:

@@ -44,6 +44,11 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         spec(model={"architecture": None, "factory": "a:b"}, training={"targetLength": 64}, template=POD),
         "spec.training.targetLength",
     ),
+    (
+        "a trace has one length",
+        spec(model={"architecture": None, "factory": "a:b"}, training={"varyingLengths": True}, template=POD),
+        "spec.training.varyingLengths",
+    ),
     ("integration reaches", spec(integration="sdk"), "spec.integration"),
     *(
         (f"tuning.space.{field} is for", spec(tuning__space={field: value}, template=POD), f"spec.tuning.space.{field}")
@@ -214,7 +219,7 @@ GOOD: list[dict[str, Any]] = [
     spec(),
     spec(model={"architecture": None, "hfConfig": {}}),
     spec(model={"architecture": None, "factory": "a:b"}, template=POD),
-    spec(model={"architecture": None, "hfConfig": {}}, training={"targetLength": 64}),
+    spec(model={"architecture": None, "hfConfig": {}}, training={"targetLength": 64, "varyingLengths": True}),
     spec(integration="sdk", template=POD),
     spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),

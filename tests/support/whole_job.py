@@ -60,6 +60,7 @@ WHOLE: Node = {
         "training": {
             "globalBatchSize": 96,
             "sequenceLength": 128,
+            "varyingLengths": True,
             "optimizer": "adamw-8bit",
             "gradientDtype": "fp32",
             "attention": "sdpa",

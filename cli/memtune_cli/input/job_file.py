@@ -98,6 +98,7 @@ def _case(
             *_model_notes(job.spec.model.hf_config),
             *_quantization_notes(job.spec.model),
             *_picture_notes(workload),
+            *_length_notes(job),
             *(() if gpu_name else gpu_notes(job, workload.gpu)),
         ),
     )
@@ -111,6 +112,15 @@ def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
     taken = ", ".join(f"{name} ({size})" for name, size in defaulted_sizes(config).items())
     left_out = f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}"
     return (*((left_out,) if taken else ()), *(f"spec.model.hfConfig.{each}" for each in misspelt(config)))
+
+
+def _length_notes(job: Job) -> tuple[str, ...]:
+    if not job.spec.training.varying_lengths or True in job.spec.tuning.space.expandable_segments:
+        return ()
+    return (
+        "batches vary in length, so the allocator keeps more with every batch that is longer than any before; set "
+        "tuning.space.expandableSegments to [true] to avoid that",
+    )
 
 
 def _quantization_notes(model: Model) -> tuple[str, ...]:

@@ -28,9 +28,8 @@ def title_of_several(screen: Screen, case: PredictionCase) -> list[str]:
 def _title(screen: Screen, case: PredictionCase, gpus: str) -> list[str]:
     workload = case.workload
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
-    text = (
-        f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
-    )
+    length = f"{'up to ' if workload.varying_lengths else ''}{workload.sequence_length:,}"
+    text = f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {length} tokens a step"
     first, *rest = wrapped(screen, text, 2)
     notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
     return [first.replace(case.name, screen.bold(case.name), 1), *rest, *notes]

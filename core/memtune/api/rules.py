@@ -94,6 +94,16 @@ def _trace_has_lengths(spec: JobSpec) -> Problem | None:
     return Problem("spec.training.targetLength", length, advice)
 
 
+def _trace_has_one_length(spec: JobSpec) -> Problem | None:
+    if spec.model.factory is None or not spec.training.varying_lengths:
+        return None
+    advice = (
+        "a trace of factory has one length, and does not say what others would leave reserved; leave it out, or "
+        "describe the model by hfConfig or architecture"
+    )
+    return Problem("spec.training.varyingLengths", True, advice)
+
+
 def _integration_has_template(spec: JobSpec) -> Problem | None:
     if spec.integration == "env" or spec.template is not None:
         return None
@@ -333,6 +343,13 @@ RULES = (
         "a trace has the lengths of its inputs; leave training.targetLength out, or give hfConfig or architecture",
         _trace_has_lengths,
         FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        "spec.training.varyingLengths",
+        "!has(self.model.factory) || !self.training.varyingLengths",
+        "a trace has one length; leave training.varyingLengths out, or give hfConfig or architecture",
+        _trace_has_one_length,
     ),
     Rule(
         "spec",

@@ -61,6 +61,11 @@ class Training(SpecBlock):
     sequence_length: Annotated[Count, Field(le=10_000_000)] = Field(
         description="Tokens of the longest sequence; memory is predicted and probed at this length."
     )
+    varying_lengths: Flag = Field(
+        default=False,
+        description="Whether batches vary in length up to sequenceLength, as where each is padded to its longest "
+        "sequence only. Without expandable segments, torch's allocator then reserves far more than it needs.",
+    )
     optimizer: Optimizer = Field(
         default=Optimizer.ADAMW, description="The optimizer, and with it the size of its states."
     )

@@ -114,6 +114,7 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         gpu=gpu,
         global_batch=spec.training.global_batch_size,
         sequence_length=spec.training.sequence_length,
+        varying_lengths=spec.training.varying_lengths,
         nodes=spec.resources.nodes,
         gpus_per_node=spec.resources.gpus_per_node,
         adapter=adapter,

@@ -43,6 +43,7 @@ class Workload:
     ``in_transformers`` says that the model's code is that of transformers.
     ``recomputes_loss`` says that a fused loss makes its logits again in the backward pass, as the built-in trainer's.
     ``compiles_loss`` says whether the loss is compiled, None if nobody does.
+    ``varying_lengths`` says that batches vary in length, up to the sequence length.
     ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
     ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
     """
@@ -57,6 +58,7 @@ class Workload:
     evaluation: Evaluation = Evaluation()
     compiled: bool = False
     compiles_loss: bool | None = None
+    varying_lengths: bool = False
     target_length: int = 0
     virtual: bool = False
     assumed: bool = False

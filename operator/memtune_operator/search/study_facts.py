@@ -19,6 +19,7 @@ def facts_of(model: PlanKnowledge) -> dict[str, Any]:
         "parameters": parameters(about).total if isinstance(about, Architecture) else about.digest,
         "adapter": f"{adapter.rank} {adapter.base_quantization} {' '.join(adapter.targets)}" if adapter else "none",
         "sequence length": workload.sequence_length,
+        "varying lengths": workload.varying_lengths,
         "global batch": workload.global_batch,
         "GPU": workload.gpu.name,
         "GPU bytes": workload.gpu.usable_bytes,

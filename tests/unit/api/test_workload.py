@@ -36,12 +36,14 @@ def test_the_workload_carries_what_no_plan_may_change() -> None:
     made = to_workload(
         job(
             {"hfConfig": LLAMA, "peft": peft},
-            training={"compile": True, "evaluation": {"batchSize": 4, "keepsLogits": True}},
+            training={"compile": True, "varyingLengths": True, "evaluation": {"batchSize": 4, "keepsLogits": True}},
             resources={"nodes": 2, "gpusPerNode": 8},
         ),
         GPUS["h100-80gb"],
     )
     assert (made.global_batch, made.sequence_length, made.world, made.compiled) == (96, 128, 16, True)
+    assert made.varying_lengths
+    assert not to_workload(job(), GPUS["h100-80gb"]).varying_lengths
     assert made.adapter == Adapter(8, ("q_proj",), "nf4", 0.05)
     assert made.evaluation == Evaluation(4, keeps_logits=True)
     assert isinstance(made.architecture, Architecture)

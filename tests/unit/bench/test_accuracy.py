@@ -122,6 +122,7 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("transformers' model", {"counts_layers": True}),
         ("transformers 4.48.1", {"shifts_logits": True}),
         ("transformers 4.45.0", {"shifts_logits": True, "returns_fp32_logits": True}),
+        ("lengths vary", {"varying_lengths": True}),
         ("deferred reduction, reduced in fp32", {"defers_reduction": True, "reduce_bytes": 4}),
         ("whole logits, whole embedding", {"whole_logits": True, "whole_embedding": True}),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import packing
 import pytest
 
-from memtune.memory.formulas.pools import PACKINGS
+from memtune.memory.formulas.pools import PACKINGS, Packing
 from memtune.memory.prediction import BOUND
 
 
@@ -27,6 +27,13 @@ def test_shares_are_found_from_runs_that_they_explain() -> None:
     assert found.flat > 2 * found.unfit > 0
 
 
+def test_varying_lengths_add_a_share_of_the_logits_and_change_no_other() -> None:
+    base = Packing(0.1, 0.2, 0.05, 0.0, 0.5)
+    # 10% of 1,000 bytes, 20% of 100, and three times 200 bytes of logits.
+    run = packing.Run("a", "plan", 1, "varying, whole", 1000.0, 100.0, 200.0, 0.0, 1000, 1000 + 100 + 20 + 600)
+    assert packing.fit_varying([run], base) == base._replace(loss=3.0, doubt=0.0)
+
+
 def test_the_half_width_is_that_of_models_left_out() -> None:
     # Each model says what the other one does not.
     held = packing.left_out([_run("a", 0.1, 0, kind="whole"), _run("b", 0.2, 0, kind="whole")])
@@ -36,8 +43,8 @@ def test_the_half_width_is_that_of_models_left_out() -> None:
 
 def test_the_shares_in_the_formulas_are_those_of_the_runs(tmp_path: Path) -> None:
     rows = packing.runs()
-    found = {kind: packing.fit([row for row in rows if row.kind == kind]) for kind in PACKINGS}
-    assert {kind: shares._replace(doubt=0.0) for kind, shares in PACKINGS.items()} == found
+    found = {kind: Packing(*(round(each, 2) for each in shares)) for kind, shares in packing.fitted(rows).items()}
+    assert found == PACKINGS
     copy = tmp_path / "pools.py"
     copy.write_text(packing.POOLS.read_text(encoding="utf-8"), encoding="utf-8")
     packing.write(PACKINGS, copy)

@@ -195,4 +195,4 @@ def test_what_is_counted_stays_certain_in_a_job_of_which_nothing_was_measured() 
     names = {"weights", "master weights", "gradients", "optimizer states"}
     counted = sum(part.bytes.expected for part in found.components if part.name in names)
     assert min(found.allocated.lower, found.needed.lower) >= 0.95 * counted
-    assert found.allocated.upper > 1.15 * found.allocated.expected
+    assert found.allocated.upper > 1.12 * found.allocated.expected

@@ -96,6 +96,14 @@ def test_fp32_sums_are_on_the_gpu_where_the_optimizer_is_not() -> None:
     assert _bytes("bf16-z3-full-mb1x8-oopt-g32", "gradients", "loss") == 0
     # temp_grad_buffer_for_gpu_offload is as large as the largest weight, here the embedding's.
     assert [_bytes(f"bf16-z{stage}-full-mb8x1-oopt", "buckets", "init") for stage in (1, 2)] == [2 * 32000 * 4096] * 2
+    # Besides that and the bucket of 500 million elements, the embedding's gradient in 64 bits for its norm: in stage 2,
+    # the bucket's copy of 1.0e9 bytes is free by then.
+    largest = 1e9 + (2 + 8) * 32000 * 4096
+    assert [_bytes(f"bf16-z{stage}-full-mb8x1-oopt", "buckets", "reduce") for stage in (1, 2)] == [largest] * 2
+    # A gradient for which the bucket is too small is reduced by itself.
+    alone = largest - 0.8e9 + 2 * 32000 * 4096
+    assert _bytes("bf16-z2-full-mb8x1-oopt-bk100m", "buckets", "reduce") == alone
+    assert _bytes("bf16-z2-full-mb8x1-oopt", "buckets", "backward") == 2e9 + 2 * 32000 * 4096
 
 
 def test_what_stages_2_and_3_copy_for_fp32_sums() -> None:

@@ -88,6 +88,26 @@ def test_of_a_traced_model_nothing_is_added_to_its_replay() -> None:
     assert found.reserved.expected == pytest.approx(found.allocated.expected * packing)
 
 
+def test_varying_lengths_keep_a_multiple_of_the_logits_unless_segments_expand() -> None:
+    # An eager loss of 8 sequences: 2 bytes a logit and three tensors of 4.
+    workload = Workload(replace(TINY, vocab_size=131_072), find("h100-80gb"), 8, 512)
+    logits = (2 + 3 * 4) * 8 * 512 * 131_072
+    for words, kind in (("bf16-ddp-full-mb8x1", "whole"), ("bf16-fsdp-full-mb8x1", "sharded")):
+        fixed, varying = (
+            Predictor(replace(workload, varying_lengths=varies)).predict(Plan.parse(words)) for varies in (False, True)
+        )
+        assert varying.allocated == fixed.allocated
+        # The least memory that it runs in, and so whether it fits, changes little, even of a model that is all head.
+        assert varying.needed.upper < 1.4 * fixed.needed.upper < 0.5 * varying.device.upper
+        more = PACKINGS[f"varying, {kind}"].loss - PACKINGS[kind].loss
+        assert varying.reserved.expected - fixed.reserved.expected == pytest.approx(more * logits, rel=0.01)
+        expandable = Plan.parse(f"{words}-exp")
+        assert (
+            Predictor(replace(workload, varying_lengths=True)).predict(expandable).reserved
+            == Predictor(workload).predict(expandable).reserved
+        )
+
+
 def test_a_model_whose_tensors_are_all_small_has_no_large_segment() -> None:
     smaller = replace(WORKLOAD, architecture=replace(TINY, layers=1, vocab_size=128))
     found = Predictor(smaller).predict(PLAN)

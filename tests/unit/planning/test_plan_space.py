@@ -271,6 +271,18 @@ def test_a_space_with_both_ways_of_the_allocator_has_each_plan_twice() -> None:
     assert always.completed(Plan.parse("bf16-z2-full-mb4x8")) == Plan.parse("bf16-z2-full-mb4x8-exp")
 
 
+def test_jobs_of_varying_lengths_prefer_expandable_segments() -> None:
+    # Logits of which the default allocator keeps several times more than the GPU has, once lengths vary.
+    workload = replace(ONE, architecture=replace(TINY, vocab_size=152_064), sequence_length=8192)
+    twins = [Plan.parse(f"bf16-ddp-full-mb2x2{ending}") for ending in ("", "-exp")]
+    for varies, flushing in ((False, []), (True, twins[:1])):
+        predictor = Predictor(replace(workload, varying_lengths=varies))
+        usable = workload.gpu.usable_bytes
+        assert [plan for plan in twins if predictor.predict(plan).flushes(usable)] == flushing
+        ranking = rank(workload, predictor, twins, headroom=0.06)
+        assert [*(each.plan for each in ranking.fitting), *(each.plan for each in ranking.uncertain)][0] == twins[1]
+
+
 def test_a_space_with_other_attentions_optimizers_and_losses_has_a_plan_for_each() -> None:
     one = Space(shardings=(Sharding.DDP,), checkpointings=(FULL,))
     opened = replace(

@@ -36,6 +36,9 @@ ALLREDUCE_ELEMENTS = 500_000_000
 # eager_attention_forward): 2 + 4 + 2 or 4 + 4.
 EAGER_SCORE_BYTES = 8
 
+# DeepSpeed's norms of gradients (runtime/utils.py, get_norm_dtype).
+_NORM_BYTES = 8
+
 _COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
 
 
@@ -130,11 +133,23 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
     # From stage 1 on the buffer has its full size, however few parameters there are.
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
     terms = [_bucket(capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
-    if recipe.offloads_states and not recipe.is_stage_3 and not shape.has_adapter:
-        largest = max(shape.vocab * shape.hidden, shape.largest_linear) / recipe.tensor_parallel
-        template, source = "{:,.0f} elements of the largest weight x {:.4g} B", "temp_grad_buffer_for_gpu_offload"
-        terms.append(_bucket(largest, width, ALWAYS, template, f"deepspeed stage_1_and_2.py, {source}"))
-    return terms + _copies_to_reduce(recipe, min(capacity, trainable), trainable > capacity)
+    copies = _copies_to_reduce(recipe, min(capacity, trainable), trainable > capacity)
+    if not recipe.offloads_states or recipe.is_stage_3 or shape.has_adapter:
+        return terms + copies
+    largest = max(shape.vocab * shape.hidden, shape.largest_linear) / recipe.tensor_parallel
+    template, source = "{:,.0f} elements of the largest weight x {:.4g} B", "temp_grad_buffer_for_gpu_offload"
+    terms.append(_bucket(largest, width, ALWAYS, template, f"deepspeed stage_1_and_2.py, {source}"))
+    if largest > capacity:
+        template, source = "{:,.0f} elements of a gradient beside the bucket x {:.4g} B", "extra_large_param_to_reduce"
+        terms.append(_bucket(largest, width, (REDUCE,), template, f"deepspeed stage_1_and_2.py, {source}"))
+    # Once reduced, each gradient of the rank's partition is widened to 64 bits for its norm, the embedding's last.
+    own, template = min(largest, trainable / recipe.state_shards), "{:,.0f} elements of a gradient x {} B for its norm"
+    source = "deepspeed stage_1_and_2.py, set_norm_for_param_grad_in_gpu"
+    norm = _bucket(own, _NORM_BYTES, (REDUCE,), template, source)
+    if norm.bytes <= sum(copy.bytes for copy in copies):
+        return terms + copies
+    # By then, the copies for the reduction are free again.
+    return [*terms, norm, *(copy._replace(phases=(BACKWARD,)) for copy in copies if BACKWARD in copy.phases)]
 
 
 def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term]:

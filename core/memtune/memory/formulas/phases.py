@@ -43,6 +43,7 @@ class _Phase(NamedTuple):
     allocated: Square
     reserved: Square
     device: Square
+    needed: Square
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,9 @@ class Ledger:
             if phase in phases:
                 before = parts.get(name, (0.0, 0.0))
                 parts[name] = before[0] + fixed, before[1] + slope
-        total, (still, moving) = self.sums[phase], self.cached(phase, self.packing)
-        doubt = _SHARED * self.packing.doubt
+        total = self.sums[phase]
         inside = {**parts, UNMODELLED: _estimated(parts, self.belief)}
-        cached = {ALLOCATOR: (still * doubt, moving * doubt)}
+        cached, needed = ({ALLOCATOR: self._doubted(phase, each)} for each in (self.packing, self.needs))
         outside = {name: (size, 0.0) for name, size in self.outside.items()}
         variance = self.belief.variance
         # Errors of no component: each plan's own noise, and what the plan's source leaves open.
@@ -137,9 +137,18 @@ class Ledger:
         allocated = variance(inside, own)
         if self.belief.correlated:
             reserved = variance({**inside, **cached}, own)
-            return _Phase(parts, allocated, reserved, variance({**inside, **cached, **outside}, own))
+            device, needs = (variance({**inside, **each, **outside}, own) for each in (cached, needed))
+            return _Phase(parts, allocated, reserved, device, needs)
         reserved = variance(cached, allocated)
-        return _Phase(parts, allocated, reserved, variance(outside, reserved))
+        return _Phase(
+            parts, allocated, reserved, variance(outside, reserved), variance(outside, variance(needed, allocated))
+        )
+
+    def _doubted(self, phase: int, packing: Packing) -> tuple[float, float]:
+        """The part of what is cached by a packing whose error all plans share."""
+        still, moving = self.cached(phase, packing)
+        doubt = _SHARED * packing.doubt
+        return still * doubt, moving * doubt
 
 
 class Reserved(NamedTuple):
@@ -273,9 +282,9 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
 
 
 def _needed(sums: Ledger, phase: int, micro_batch: int, device: Interval) -> Interval:
-    """The least memory that suffices: never more than the peak. The widths that plans share are those of the peak."""
+    """The least memory that suffices: never more than the peak."""
     least = sums.reserved(phase, micro_batch, sums.needs)
-    found = least.interval(sums.phase(phase).device.root(micro_batch), sums.outside_bytes)
+    found = least.interval(sums.phase(phase).needed.root(micro_batch), sums.outside_bytes)
     return Interval(*map(min, found, device))
 
 

@@ -9,6 +9,12 @@ stay, and the next step requests its largest blocks from the device again. So re
 phases other than the peak, most if units of many sizes come and go. DeepSpeed's stages 1 and 2 flatten the rank's
 gradients into one tensor for the step (stage_1_and_2.py, flatten_dense_tensors_aligned): no block that others left is
 that large, so that most of it comes on top.
+
+Batches of varying lengths make it grow with the logits. For each batch that is longer than any before, the loss
+requests its blocks from the device anew, since those of earlier batches are too short for it. They stay: if lengths of
+a half, three quarters and the whole of the longest set a record one after the other, a half and three quarters of the
+loss are kept beside the whole. Of n batches that differ at random, 1 + 1/2 + ... + 1/n set one, 5 of 100. Expandable
+segments grow instead.
 """
 
 from __future__ import annotations
@@ -62,25 +68,41 @@ PACKINGS: Mapping[str, Packing] = {
     "adapter": Packing(0.02, 0.33, 0.22, 0.00, 0.53),
     "flattened": Packing(0.07, 0.12, 0.00, 0.77, 0.75),
     "sharded": Packing(0.08, 0.80, 0.00, 0.00, 0.62),
-    "expandable, whole": Packing(0.02, 0.17, 0.00, 0.00, 1.30),
-    "expandable, flattened": Packing(0.04, 0.00, 0.00, 0.00, 1.01),
-    "expandable, sharded": Packing(0.10, 0.20, 0.00, 0.00, 0.73),
+    "varying, whole": Packing(0.08, 0.05, 2.82, 0.00, 2.77),
+    "varying, adapter": Packing(0.02, 0.33, 2.87, 0.00, 0.70),
+    "varying, flattened": Packing(0.07, 0.12, 3.16, 0.77, 2.68),
+    "varying, sharded": Packing(0.08, 0.80, 3.54, 0.00, 0.49),
+    "expandable, whole": Packing(0.02, 0.17, 0.00, 0.00, 1.65),
+    "expandable, flattened": Packing(0.03, 0.03, 0.00, 0.00, 4.01),
+    "expandable, sharded": Packing(0.08, 0.40, 0.00, 0.00, 0.69),
 }
 
 # The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
 # pages of expandable ones. Where blocks of the loss are cut for states and gradients, that is all; units that come and
 # go leave some segments empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a
-# run was out of memory (bench/results/emulated-needed.md), rounded upwards.
+# run was out of memory (bench/results/emulated-needed.md), rounded upwards. Of what shorter batches left, at most a
+# tenth stays (bench/results/emulated-lengths.md).
 _KEPT_OF_CACHE = 0.6
-NEEDS: Mapping[str, Packing] = {
-    **PACKINGS,
+_KEPT_OF_SHORTER = 0.1
+_NEEDS: Mapping[str, Packing] = {
+    "whole": PACKINGS["whole"],
     "adapter": PACKINGS["adapter"].part(_KEPT_OF_CACHE, doubt=1.0),
     "flattened": PACKINGS["flattened"]._replace(flat=0.0, doubt=1.0),
     "sharded": PACKINGS["sharded"].part(_KEPT_OF_CACHE, doubt=1.0),
-    **{
-        kind: Packing(_PAGES, 0.0, 0.0, 0.0, 1.0)
-        for kind in ("expandable, whole", "expandable, flattened", "expandable, sharded")
-    },
+}
+
+
+def _of_varying(kind: str) -> Packing:
+    """Of what equal lengths leave all is kept, of what shorter batches leave a tenth."""
+    base, varying = PACKINGS[kind], PACKINGS[f"varying, {kind}"]
+    kept = base.loss + _KEPT_OF_SHORTER * (varying.loss - base.loss)
+    return base._replace(loss=kept, flat=_NEEDS[kind].flat, doubt=1.0)
+
+
+NEEDS: Mapping[str, Packing] = {
+    **_NEEDS,
+    **{f"varying, {kind}": _of_varying(kind) for kind in _NEEDS},
+    **{f"expandable, {kind}": Packing(_PAGES, 0.0, 0.0, 0.0, 1.0) for kind in ("whole", "flattened", "sharded")},
 }
 
 
@@ -93,7 +115,7 @@ def packing_class(shape: Shape, recipe: Recipe) -> str:
     else:
         kind = "flattened" if recipe.has_bucket else "whole"
     if not recipe.expandable_segments:
-        return kind
+        return f"varying, {kind}" if recipe.varying_lengths else kind
     return f"expandable, {'whole' if kind == 'adapter' else kind}"
 
 

@@ -53,7 +53,7 @@ class Recipe:
     `whole_logits` and `whole_embedding` tensor parallelism does not split them. With `builds_whole` the model is on the
     GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's own if known;
     `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products with a quantized
-    weight keep their input.
+    weight keep their input. With `varying_lengths`, `sequence_length` is that of the longest batch.
     """
 
     backend: str
@@ -118,6 +118,7 @@ class Recipe:
     source_length: int = 0
     compiles_loss: bool = False
     keeps_quantized_inputs: bool = False
+    varying_lengths: bool = False
     unknown_inputs: int = 0
 
     @property
@@ -269,6 +270,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         compiled=workload.compiled,
         compiles_loss=_compiles_loss(workload, plan),
         target_length=workload.target_length,
+        varying_lengths=workload.varying_lengths,
         offloads_states=offloads,
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
         offloads_gradients=stage >= 2 and offloads,
