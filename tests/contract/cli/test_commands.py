@@ -72,6 +72,18 @@ def test_a_quantization_that_only_the_config_tells_of_is_not_taken_in_silence(
     assert "quantization_config" not in capsys.readouterr().out
 
 
+def test_jobs_whose_batches_vary_in_length_are_told_of_expandable_segments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = {**job()["spec"]["training"], "varyingLengths": True}
+    for segments, is_told in (([False], True), ([False, True], False)):
+        tuning = {**job()["spec"].get("tuning", {}), "space": {"expandableSegments": segments}}
+        assert main(["plan", written(tmp_path, job(training=training, tuning=tuning))]) == 0
+        page = " ".join(capsys.readouterr().out.split())
+        assert ("Note: batches vary in length" in page) == is_told
+        assert "sequences of up to" in page
+
+
 def test_pictures_that_are_not_counted_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
     vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}

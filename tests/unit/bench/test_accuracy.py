@@ -15,6 +15,7 @@ from accuracy_cells import METRICS, Cells
 from accuracy_fit import START, fit, predicted
 from accuracy_rows import Row, read_row, read_rows, source_project
 
+from memtune.gpus.gpu import GPUS
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.plans.knobs import Attention, Checkpointing
@@ -202,6 +203,15 @@ def test_each_row_is_compared_in_its_own_metric(metric: str) -> None:
     sizes = {other: predicted(row(metric=other), Constants()).expected for other in METRICS}
     assert predicted(row(metric=metric), Constants()).expected == sizes[metric]
     assert sizes["allocated"] == sizes["active"] < sizes["reserved"] < sizes["device"]
+
+
+def test_what_is_not_needed_is_reserved_only_as_far_as_the_gpu_goes() -> None:
+    sizes = {"metric": "reserved", "vocab": "152064", "seq_len": "8192", "notes": "grad accum 1; lengths vary"}
+    free, full = (predicted(row(gpu=gpu, **sizes), Constants()) for gpu in ("unknown", "L4 24GB"))
+    allocated = predicted(row(gpu="L4 24GB", **{**sizes, "metric": "allocated"}), Constants())
+    assert full.expected < free.expected
+    # What is needed may still be more than the GPU has.
+    assert full.expected > allocated.expected > GPUS["l4-24gb"].usable_bytes
 
 
 def test_no_source_is_scored_with_constants_that_saw_it(monkeypatch: pytest.MonkeyPatch) -> None:
