@@ -58,6 +58,8 @@ def install(
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
         patches.wrap(module.Trainer, "train", _train(settings, probe, first))
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
+        if settings.resume_from is not None:
+            patches.wrap(module.Trainer, "get_batch_samples", _no_batches_behind_the_end)
         if probe is None:
             rotate = getattr(module, "rotate_checkpoints", None)
             saving = huggingface.trainer_save(settings, rotate, first.keeps_saves, trained)
@@ -104,6 +106,9 @@ def _evaluate_less(args: Any, batch: int) -> None:
 
 def _overrides(settings: Settings) -> dict[str, Any]:
     values = arguments.training_arguments(settings)
+    if settings.checkpoint_path is not None:
+        # A relaunch would go on from the weights alone, with a new optimizer and the schedule's first learning rate.
+        values |= {"save_only_model": False}
     if settings.is_probe:
         # A probe's save is only measured: it must not be resumed from or uploaded.
         directory = own_directory(os.environ) or Path(tempfile.gettempdir())
@@ -179,6 +184,18 @@ def _with_first_step_count(args: Any, settings: Settings) -> Iterator[None]:
         yield
     finally:
         args.max_steps = asked
+
+
+def _no_batches_behind_the_end(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Give a training that was resumed behind its last step nothing to train on.
+
+    The Trainer asks whether it has made all steps only after a step. Where the last one was in the middle of an epoch,
+    it would make one more.
+    """
+    if trainer.state.global_step < trainer.state.max_steps:
+        return inherited(trainer, *args, **kwargs)
+    trainer.control.should_training_stop = True
+    return [], None
 
 
 def _length_callback(settings: Settings, trainer: Any, length: LibraryLength) -> Any:

@@ -58,6 +58,20 @@ def test_each_rank_of_a_trainer_tells_its_share(tmp_path: Path) -> None:
     assert [samples(each) for each in outcomes] == [(24, 24), (24, 24)], outcomes[0].output[-3000:]
 
 
+@pytest.mark.parametrize("arguments", [["--max-steps", "4"], ["--stream", "--epochs", "2"], []])
+def test_a_trainer_that_resumes_from_its_last_step_trains_nothing_more(arguments: list[str], tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    whole = run(script, "hf-trainer", tmp_path, arguments, **told, ATTEMPT="0")
+    found = newest(saves)
+    assert found is not None
+    assert found.manifest.step == whole.report.steps, "it has failed behind its training, such as in an evaluation"
+    told |= {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": str(found.manifest.samples), "ATTEMPT": "1"}
+    again = run(script, "hf-trainer", tmp_path, arguments, **told)
+    assert again.report.steps == 0, again.output[-3000:]
+    assert samples(again) == samples(whole)
+
+
 def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: Path) -> None:
     script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
     told = {"CHECKPOINT_PATH": str(saves)}

@@ -74,6 +74,18 @@ def test_a_kill_during_a_save_costs_only_the_steps_since_the_one_before(
     assert [path.name for path in store.glob("checkpoint-*")] == ["checkpoint-10"], "the script's limit is kept"
 
 
+def test_a_script_that_saves_only_the_model_is_resumed_with_its_optimizer_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    for name, value in (("SAVES_IN", str(store)), ("KEPT", "9"), ("ONLY_MODEL", "1")):
+        monkeypatch.setenv(name, value)
+    whole = told(train(LARGE, tmp_path / "whole", store, ATTEMPT="0"))
+    resumed = {"ATTEMPT": "1", "RESUME_FROM": str(store / "checkpoint-4"), "RESUME_SAMPLES": "32"}
+    again = told(train(LARGE, tmp_path / "again", store, **resumed))
+    assert again == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items() if step > 4}
+
+
 def _settings(store: Path) -> Settings:
     return Settings(
         plan=Plan.parse(SMALL),

@@ -22,6 +22,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, nargs="+", default=[2], help="of each call of train")
 parser.add_argument("--drop-last", action="store_true")
 parser.add_argument("--stream", action="store_true")
+parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--stop-after", type=int)
 parser.add_argument("--share", action="store_true", help="one directory, for at most one save of each call")
 parser.add_argument("--resume", help="what each call is told to resume from")
@@ -50,7 +51,7 @@ for number, epochs in enumerate(own.epochs, 1):
             output_dir=str(Path(os.environ["SAVES_IN"]) / ("" if own.share else f"call-{number}")),
             save_total_limit=1 if own.share else None,
             num_train_epochs=epochs,
-            max_steps=epochs * 3 if own.stream else -1,
+            max_steps=epochs * 3 if own.stream else own.max_steps,
             eval_strategy="no" if own.stream else "epoch",
             dataloader_drop_last=own.drop_last,
             save_steps=2,

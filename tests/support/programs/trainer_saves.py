@@ -1,7 +1,7 @@
 """A fine-tune with transformers' Trainer that saves every second step, and can be killed in the middle of a save.
 
 ``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save kills it; ``KEPT`` how many of its checkpoints
-it keeps, 1 by default.
+it keeps, 1 by default; ``ONLY_MODEL`` has it save no optimizer.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ trainer = Trainer(
         report_to="none",
         save_strategy="steps",
         save_steps=2,
+        save_only_model="ONLY_MODEL" in os.environ,
         save_total_limit=int(os.environ.get("KEPT", "1")),
         logging_steps=1,
         disable_tqdm=True,
