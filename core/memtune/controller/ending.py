@@ -10,7 +10,7 @@ from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
 from memtune.controller.measurements import reports_of
-from memtune.controller.messages import ended, inherited, measured, replaced_batch, trained, warning
+from memtune.controller.messages import ended, inherited, measured, otherwise_trained, replaced_batch, trained, warning
 from memtune.controller.records import has_ended, last_attempt, mistakes
 from memtune.controller.verdict import Verdict
 from memtune.units import over, span
@@ -148,4 +148,5 @@ def running(context: Context) -> Context:
         speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
-    return completed(context, reasons.SUCCEEDED, text, replaced_batch(context.status), warning(last))
+    warnings = (otherwise_trained(context.status), replaced_batch(context.status), warning(last))
+    return completed(context, reasons.SUCCEEDED, text, *warnings)

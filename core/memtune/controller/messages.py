@@ -7,7 +7,7 @@ from typing import Literal
 from memtune.api.status import AttemptStatus, RunStatus, Status
 from memtune.api.training import Shrink
 from memtune.controller import reasons
-from memtune.controller.records import ended_as
+from memtune.controller.records import ended_as, of_training
 from memtune.controller.verdict import ENDED_WELL, Verdict
 from memtune.memory.prediction import Prediction
 from memtune.planning.ladder import OutOfMemoryKind
@@ -85,6 +85,13 @@ def samples(status: Status) -> str:
     # A script may train on a sample several times in one pass.
     of = f" of {total:,}" if done <= total else ""
     return f"{done:,}{of} samples" if done else ""
+
+
+def otherwise_trained(status: Status) -> str:
+    """Says which part of the training was not made as its plan says; empty if all of it was."""
+    *before, last = of_training(status)
+    otherwise = [each for each in before if ended_as(each, Verdict.PLAN_NOT_APPLIED) and each.trained]
+    return f"of it, {ended(otherwise[-1])}" if otherwise and last.resumed_samples else ""
 
 
 def replaced_batch(status: Status) -> str:

@@ -161,6 +161,8 @@ def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> N
     cluster.start(after["name"])
     die(cluster, Ending.SUCCEEDED, 0, steps=0)
     assert cluster.status["phase"] == "Succeeded"
+    told = f"; of it, attempt 1 ({plan}) did not apply its plan: applied.microBatch is 4096"
+    assert told in condition(cluster, "Complete")["message"]
 
 
 @pytest.mark.parametrize(
