@@ -34,7 +34,11 @@ def trainer_save(
     ``keeps`` tells whether the next attempt may resume from a save, ``trained`` what the Trainer's steps come to.
     """
 
-    def save(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
+    def save(inherited: Inherited, trainer: Any, model: Any, trial: Any = None, *args: Any, **kwargs: Any) -> None:
+        if trial is not None:  # of a search for hyperparameters, which saves elsewhere and is never resumed
+            with phases.during(Phase.SAVE):
+                inherited(trainer, model, trial, *args, **kwargs)
+            return
         is_kept, asked = keeps(), trainer.args.output_dir
         output_dir = Path(asked) if is_kept else _apart(Path(asked))
         directory = output_dir / f"checkpoint-{trainer.state.global_step}"
@@ -44,7 +48,7 @@ def trainer_save(
         trainer.args.output_dir = str(output_dir)
         try:
             with phases.during(Phase.SAVE):
-                inherited(trainer, *args, **kwargs)
+                inherited(trainer, model, trial, *args, **kwargs)
         finally:
             trainer.args.save_total_limit, trainer.args.output_dir = limit, asked
         if is_kept:

@@ -20,6 +20,7 @@ from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator
 from memtune_runner.rank import library_step
+from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.ranks import own_directory
 from memtune_runner.rank.training_length import Epoch, LibraryLength, Training
@@ -160,6 +161,9 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
         if probe is not None:
             inherited(trainer, None, *args, **kwargs)
             probe.finish()
+        if (args[0] if args else kwargs.get("trial")) is not None:
+            _refuse_second_search(settings)
+            return inherited(trainer, resume_from_checkpoint, *args, **kwargs)
         first.begins()
         if not first.is_current:
             # The script may pass the resumed checkpoint to each of its trainings, but it belongs to the first.
@@ -172,6 +176,15 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
         return result
 
     return train
+
+
+def _refuse_second_search(settings: Settings) -> None:
+    """Raise BadInputError if a relaunched script searches again before the training that has begun."""
+    if settings.resume_from is not None:
+        raise BadInputError(
+            "the script begins its search for hyperparameters again, and would go on from its checkpoint with others: "
+            "search in a job of its own, and train in one with the best of them"
+        )
 
 
 @contextmanager

@@ -88,6 +88,23 @@ def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: P
     assert samples(again) == (105, 105)
 
 
+def test_a_search_for_hyperparameters_is_not_resumed_but_the_training_behind_it_is_saved(tmp_path: Path) -> None:
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
+    whole = run(script, "hf-trainer", tmp_path, ["--trials", "2"], **told, ATTEMPT="0")
+    assert whole.report.steps == 3 * 6
+    of_trials = list(saves.glob("call-1/run-*/checkpoint-*"))
+    assert of_trials
+    assert not any((each / "memtune-manifest.json").exists() for each in of_trials)
+    found = newest(saves)
+    assert found is not None
+    assert found.directory == saves / "call-1" / "checkpoint-6"
+    told |= {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": str(found.manifest.samples), "ATTEMPT": "1"}
+    (again,) = watched.run(script, PLAN, tmp_path, 1, ["--trials", "2"], INTEGRATION="hf-trainer", **told)
+    assert (again.report.ending, again.report.steps) == (Ending.BAD_INPUT, 0)
+    assert "search for hyperparameters" in again.report.message
+
+
 def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_first_saved(tmp_path: Path) -> None:
     script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
     arguments, told = ["--share", "--epochs", "2", "2", "1"], {"CHECKPOINT_PATH": str(saves)}

@@ -25,6 +25,7 @@ parser.add_argument("--stream", action="store_true")
 parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--stop-after", type=int)
 parser.add_argument("--share", action="store_true", help="one directory, for at most one save of each call")
+parser.add_argument("--trials", type=int, default=0, help="of a search for a learning rate before each call")
 parser.add_argument("--resume", help="what each call is told to resume from")
 own = parser.parse_args()
 rows = RandomTokens(21, 32)
@@ -46,7 +47,7 @@ class Streamed(IterableDataset[Any]):
 
 for number, epochs in enumerate(own.epochs, 1):
     trainer = Trainer(
-        model=tiny_llama(),
+        model_init=tiny_llama,
         args=TrainingArguments(
             output_dir=str(Path(os.environ["SAVES_IN"]) / ("" if own.share else f"call-{number}")),
             save_total_limit=1 if own.share else None,
@@ -62,5 +63,9 @@ for number, epochs in enumerate(own.epochs, 1):
         eval_dataset=RandomTokens(7, 32),
         callbacks=[StopEarly()],
     )
+    if own.trials:
+        trainer.hyperparameter_search(
+            lambda trial: {"learning_rate": trial.suggest_float("rate", 1e-5, 1e-3)}, n_trials=own.trials
+        )
     trainer.train(resume_from_checkpoint=own.resume)
     print(f"call {number} came to step {trainer.state.global_step} of {trainer.state.max_steps}", flush=True)
