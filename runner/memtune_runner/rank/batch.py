@@ -26,10 +26,32 @@ def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BatchSize | 
 
     The rows of graphs are their nodes, and how many graphs they are is not in any shape.
     """
-    if _are_graphs(args, kwargs):
-        return None
-    tensor = next(_tensors((*_by_name(args, kwargs), *args, *kwargs.values()), 0), None)
+    tensor = None if _are_graphs(args, kwargs) else _first_tensor(args, kwargs)
     return None if tensor is None else _size(tensor)
+
+
+def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return next(_tensors((*_by_name(args, kwargs), *args, *kwargs.values()), 0), None)
+
+
+class BatchSizes:
+    """The sizes of a training's batches, whose samples may be columns, as torch's recurrent layers take them.
+
+    They are from the first batch on that has as many rows as a sequence has tokens, and the micro-batch's columns.
+    """
+
+    def __init__(self, micro_batch: int, sequence_length: int) -> None:
+        self._height_and_width = (sequence_length, micro_batch)
+        self._are_columns = False
+
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BatchSize | None:
+        """Return what `batch_size` does, with the samples in the dimension where they are."""
+        if _are_graphs(args, kwargs) or (tensor := _first_tensor(args, kwargs)) is None:
+            return None
+        length, micro_batch = self._height_and_width
+        self._are_columns |= length != micro_batch and tuple(tensor.shape[:2]) == (length, micro_batch)
+        size = _size(tensor)
+        return BatchSize(int(tensor.shape[1]), size.tokens) if self._are_columns and len(tensor.shape) > 1 else size
 
 
 def _are_graphs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

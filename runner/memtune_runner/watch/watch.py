@@ -16,7 +16,7 @@ from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import Statistics, is_full
 from memtune_runner.rank import applied_knobs, bad_input, library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.batch import BatchSizes
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.probe import Probe
 from memtune_runner.rank.settings import Settings
@@ -71,6 +71,7 @@ class Watch:
         self.out_of_memories = OutOfMemories(settings, rank)
         self.saves = Saves(settings)
         self.evaluation_covered = False
+        self._batch_sizes = BatchSizes(settings.plan.micro_batch, settings.sequence_length)
         self._plan_check = PlanCheck(settings)
         self._unseen_steps = UnseenSteps(settings, must_train)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
@@ -103,7 +104,7 @@ class Watch:
         if self.probe is not None:
             self.probe.forward_begins(is_evaluation=not trains)
         self.note_saves()
-        size = batch_size(args, kwargs)
+        size = self._batch_sizes.of(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         self.out_of_memories.pass_began()
         if not torch.is_grad_enabled():

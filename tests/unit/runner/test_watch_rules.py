@@ -8,7 +8,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device, Phase
 from memtune.wire.run import RunKind
 from memtune_runner.rank import phases
-from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.batch import BatchSizes, batch_size
 from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
@@ -276,6 +276,20 @@ def test_the_size_of_a_batch(
     args: tuple[object, ...], kwargs: dict[str, object], expected: tuple[int, int] | None
 ) -> None:
     assert batch_size(args, kwargs) == expected
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([(16, 8), (11, 8), (16, 10)], [(8, 128), (8, 88), (10, 160)]),  # a model that takes the sequences as columns
+        ([(16, 8, 32)], [(8, 128)]),
+        ([(8, 16), (3, 16), (8, 8)], [(8, 128), (3, 48), (8, 64)]),
+        ([(16, 4), (4, 8)], [(16, 64), (4, 32)]),  # a script with another batch than the plan's
+    ],
+)
+def test_samples_may_be_the_columns_of_a_batch(batches: list[tuple[int, ...]], expected: list[tuple[int, int]]) -> None:
+    sizes = BatchSizes(micro_batch=8, sequence_length=16)
+    assert [sizes.of((Shape(*each, floating=len(each) == 3), Shape(2, 8, 8)), {}) for each in batches] == expected
 
 
 def test_a_phase_lasts_for_its_block_and_an_exception_leaves_it_standing() -> None:
