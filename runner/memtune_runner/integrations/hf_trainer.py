@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.optimizer_kernel import keep_kernel
-from memtune_runner.integrations import arguments, batch_losses
+from memtune_runner.integrations import arguments, batch_losses, own_losses
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
@@ -54,7 +54,7 @@ def install(
         patches.wrap(module.TrainingArguments, "__post_init__", _post_init(settings))
 
     def wrap_trainer(module: Any) -> None:
-        patches.wrap(module.Trainer, "__init__", _init(settings, probe, length))
+        patches.wrap(module.Trainer, "__init__", _init(settings, probe, length, module.Trainer.compute_loss))
         patches.wrap(module.Trainer, "training_step", _training_step)
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
         patches.wrap(module.Trainer, "train", _train(settings, probe, first))
@@ -118,9 +118,13 @@ def _overrides(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def _init(settings: Settings, probe: Probe | None, length: LibraryLength) -> Inherited:
+def _init(settings: Settings, probe: Probe | None, length: LibraryLength, compute_loss: Any) -> Inherited:
     def init(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
         inherited(trainer, *args, **kwargs)
+        own = type(trainer).compute_loss
+        if own is not compute_loss and trainer.compute_loss_func is None and not own_losses.weighs(own):
+            # Else the Trainer would take it for divided by the tokens of a whole step, and not divide it at all.
+            trainer.model_accepts_loss_kwargs = False
         set_checkpointing(trainer.model, settings.plan)
         if probe is not None:
             trainer.data_collator = PaddingCollator(trainer.data_collator, settings.sequence_length)

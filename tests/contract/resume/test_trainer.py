@@ -86,6 +86,16 @@ def test_a_script_that_saves_only_the_model_is_resumed_with_its_optimizer_nevert
     assert again == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items() if step > 4}
 
 
+def test_a_loss_of_the_scripts_own_weighs_the_same_in_smaller_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAVES_IN", str(tmp_path / "saves"))
+    monkeypatch.setenv("OWN_LOSS", "1")
+    whole = told(train("fp32-ddp-none-mb8x1", tmp_path / "whole", tmp_path / "saves"))
+    parts = told(train("fp32-ddp-none-mb2x4", tmp_path / "parts", tmp_path / "saves"))
+    assert parts == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items()}
+
+
 def _settings(store: Path) -> Settings:
     return Settings(
         plan=Plan.parse(SMALL),

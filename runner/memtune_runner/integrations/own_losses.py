@@ -1,0 +1,27 @@
+"""Whether a script's `compute_loss` weighs a micro-batch by the tokens of its whole step, as the Trainer asks."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from typing import Any
+
+_TOKENS_OF_STEP = "num_items_in_batch"
+
+
+def weighs(compute_loss: Any) -> bool:
+    """Whether the function reads how many tokens its step has, or passes on what it may be among; unknown is yes."""
+    code = getattr(inspect.unwrap(compute_loss), "__code__", None)
+    if code is None:
+        return True
+    takes_more = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    positional = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    names = {_TOKENS_OF_STEP, *code.co_varnames[positional : positional + takes_more]}
+    return any(names & _loaded(each) for each in dis.get_instructions(code))
+
+
+def _loaded(instruction: dis.Instruction) -> set[Any]:
+    """The names that an instruction reads: one, or two at once."""
+    if not instruction.opname.startswith("LOAD"):
+        return set()
+    return set(instruction.argval) if isinstance(instruction.argval, tuple) else {instruction.argval}
