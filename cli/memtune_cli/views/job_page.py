@@ -224,7 +224,7 @@ def _facts(screen: Screen, view: JobView) -> list[str]:
         (name, text)
         for name, text in (
             ("Samples", view.samples),
-            ("Batch", replaced_batch(view.status)),
+            ("Batch", replaced_batch(view.status, view.job)),
             ("Checkpoint", view.checkpoint),
         )
         if text

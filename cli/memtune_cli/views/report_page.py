@@ -259,7 +259,7 @@ def _attempts(view: JobView, now: float) -> str:
     rows = (_attempt_cells(view, attempt, now) for attempt in view.status.attempts)
     facts = [f"Relaunched {view.recoveries}."]
     facts += [f"Samples: {view.samples}."] if view.samples else []
-    facts += [f"Batch: {batch}."] if (batch := replaced_batch(view.status)) else []
+    facts += [f"Batch: {batch}."] if (batch := replaced_batch(view.status, view.job)) else []
     facts += [f"Checkpoint: {view.checkpoint}."] if view.checkpoint else []
     facts.append(f"Next: {next_step(view)}.")
     return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)

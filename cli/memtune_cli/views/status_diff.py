@@ -22,7 +22,7 @@ def _without_warned(text: str, after: JobView, warned: Collection[str]) -> str:
     """The text without the warnings at its end that one of ``warned`` ends in, too."""
     attempts = after.status.attempts
     is_warned = bool(attempts) and ended_as(attempts[-1], Verdict.SUCCEEDED)
-    for each in (warning(attempts[-1]) if is_warned else "", replaced_batch(after.status)):
+    for each in (warning(attempts[-1]) if is_warned else "", replaced_batch(after.status, after.job)):
         if each and any(shown.endswith(each) for shown in warned):
             text = text.removesuffix(each).removesuffix("; ")
     return text

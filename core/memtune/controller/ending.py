@@ -148,5 +148,5 @@ def running(context: Context) -> Context:
         speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
-    warnings = (otherwise_trained(context.status), replaced_batch(context.status), warning(last))
+    warnings = (otherwise_trained(context.status), replaced_batch(context.status, context.job), warning(last))
     return completed(context, reasons.SUCCEEDED, text, *warnings)

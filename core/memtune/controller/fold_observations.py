@@ -188,7 +188,7 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         is_new = not is_jobs and batch != context.status.own_batch
         context = context.having(own_batch=0 if is_jobs else batch)
         if is_new:
-            text = f"{run_words(new)}: {replaced_batch(context.status)}"
+            text = f"{run_words(new)}: {replaced_batch(context.status, context.job)}"
             context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
     return context.telling(*ended_event(new))
 

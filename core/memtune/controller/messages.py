@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from memtune.api.job import Job
 from memtune.api.status import AttemptStatus, RunStatus, Status
 from memtune.api.training import Shrink
 from memtune.controller import reasons
@@ -76,13 +77,14 @@ def trained(status: Status) -> str:
         return f"has ended well after {done:,} samples"
     if done < total:
         return f"has ended well after {samples(status)}, where its script ended the training"
-    return f"has trained to its end, {samples(status)}"
+    beyond = f" where the training has {total:,}" if done > total else ""
+    return f"has trained to its end, {samples(status)}{beyond}"
 
 
 def samples(status: Status) -> str:
     """Trained samples of the newest ended train run, and the total; empty if nobody could count them."""
     done, total = status.trained_samples, status.total_samples
-    # A script may train on a sample several times in one pass.
+    # A script may train on a sample several times in one pass, or again after it was resumed.
     of = f" of {total:,}" if done <= total else ""
     return f"{done:,}{of} samples" if done else ""
 
@@ -94,11 +96,17 @@ def otherwise_trained(status: Status) -> str:
     return f"of it, {ended(otherwise[-1])}" if otherwise and last.resumed_samples else ""
 
 
-def replaced_batch(status: Status) -> str:
-    """Says that the script's own numbers give another batch than the job's; empty if they do not."""
+def replaced_batch(status: Status, job: Job | None) -> str:
+    """Says that the script's own numbers give another batch than the job's; empty if they do not.
+
+    The job is None where its spec cannot be read.
+    """
     if not status.own_batch:
         return ""
-    return f"an optimizer step takes training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
+    size = f"the {job.spec.training.global_batch_size:,} samples of " if job is not None else ""
+    return (
+        f"an optimizer step takes {size}training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
+    )
 
 
 def verdict_words(record: RunStatus) -> str:

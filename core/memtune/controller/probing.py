@@ -214,8 +214,10 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
             ended_as(run, Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
             for run in (*context.status.emulations, *context.status.own_probes)
         ):
-            if mistakes(context.status.probes):
-                return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}"))
+            if wrong := mistakes(context.status.probes):
+                last = context.status.probes[-1]
+                after = "" if last == wrong[-1] else f"; {ended(last)}"
+                return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}{after}"))
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from memtune_runner.integrations.epoch_loops import EpochLoops, Variables
 from memtune_runner.integrations.loaders import samples_of_pass
 from memtune_runner.integrations.row_order import RowOrder
 
@@ -41,6 +42,7 @@ class Followed:
     given_before: tuple[int, ...] = ()  # the last of these calls, each since the one before it
     trained_after: int | None = None  # the steps made before the first batch of the pass was trained
     passed_over: int = 0  # the samples of the pass that a resumed script consumed without training
+    variables: Variables = field(default_factory=dict)  # of the loops around the pass
 
 
 class Passes:
@@ -53,6 +55,7 @@ class Passes:
         self._steps, self._micro_batch = steps, micro_batch
         self._samples: int | None = 0  # of the passes that have ended or were left
         self.loaders: list[Followed] = []
+        self.epochs = EpochLoops()
 
     def follow(self, loader: Any, loop: Loop, order: RowOrder | None = None) -> Followed:
         """Follow a loader that accelerate has prepared, or one made from it with the same order of rows."""
@@ -76,8 +79,11 @@ class Passes:
         """Return the most batches that one loader has given since the loop's last call of accumulate()."""
         return max((each.given for each in self.loaders if each.loop is loop), default=0)
 
-    def train(self, passed_over: Callable[[Followed], int]) -> None:
-        """Record that a batch is trained; ``passed_over`` returns the samples skipped before it in a pass."""
+    def train(self, passed_over: Callable[[Followed], int] | None) -> None:
+        """Record that a batch is trained; ``passed_over`` returns the samples skipped before it in a pass.
+
+        It is None in a training that no checkpoint is of.
+        """
         begun = [each for each in self.loaders if each.position]
         if not begun:
             self._samples = None  # the script kept the batches of a pass, so nobody can count how often it uses them
@@ -85,21 +91,32 @@ class Passes:
             order.trains()
         for each in begun:
             if each.trained_after is None:
-                each.trained_after, each.passed_over = self._steps(), passed_over(each)
+                each.trained_after = self._steps()
+                if passed_over is None:
+                    each.variables = {}
+                    continue
+                each.passed_over = passed_over(each)
+                self.epochs.trains(each.variables)
 
     def left_in_first_step(self, followed: Followed) -> bool:
         """Whether a pass was left within the script's first accumulated step, although other passes made steps."""
         steps = self._steps()
         return steps > 0 and followed.position <= (followed.loop.own or 1) and followed.trained_after == steps
 
-    def end(self, followed: Followed, missing_batches: int = 0) -> None:
-        """End a pass, ``missing_batches`` too early or by leaving it; a pass without a step trained nothing."""
+    def end(self, followed: Followed, missing_batches: int | None = None) -> None:
+        """End a pass, ``missing_batches`` too early or, without a number, by leaving it.
+
+        A pass without a step trained nothing.
+        """
         if followed.trained_after is not None and self._steps() > followed.trained_after:
             if followed.samples is None or self._samples is None:
                 self._samples = None
             else:
-                self._samples += followed.samples - followed.passed_over - missing_batches * self._micro_batch
+                self._samples += followed.samples - followed.passed_over - (missing_batches or 0) * self._micro_batch
+            if followed.variables:
+                self.epochs.pass_ended(followed.variables, missing_batches is not None)
         followed.position, followed.trained_after, followed.passed_over = 0, None, 0
+        followed.variables = {}
 
     def begun_samples(self) -> int | None:
         """End all passes and return the samples of those in which a step was made; None if unknown."""

@@ -19,6 +19,7 @@ from typing import Any
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
+from memtune_runner.integrations.epoch_loops import Beginning, Variables, loop_variables
 from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.passes import Followed, Loop, Passes
 from memtune_runner.rank import script_warnings
@@ -51,6 +52,7 @@ class Schedule(TrainingLength):
         self._has_skipped = False  # the batches of its resumed epoch that were trained before
         self._is_resuming = False  # the checkpoint is loaded, and nothing has been trained since
         self._passed_over = 0  # batches given to the script since then
+        self._repeats_rows = False  # those that its resumed epoch had trained before
         self._asked_for_batches: Place | None = None  # the caller, until it has taken a batch
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
@@ -163,7 +165,37 @@ class Schedule(TrainingLength):
         begun, resumed = self._passes.begun_samples(), self.resumed_samples
         if self._settings.resume_from is None:
             return begun
-        return None if begun is None or resumed is None else resumed + begun
+        return None if begun is None or resumed is None else resumed + begun - self._trained_twice
+
+    @property
+    def trained_twice(self) -> str:
+        """Return that a resumed script began before its checkpoint, whose rows it trained again; empty if not."""
+        self._passes.begun_samples()  # ends the last pass
+        began, twice = self._begins_again, self._trained_twice * self._settings.world
+        if began is None:
+            return ""
+        return (
+            f"the resumed script began with {began.variable} {began.first}, not {began.expected}, so that it trained "
+            f"{twice:,} samples twice: let it take the first {began.variable} from the name of its checkpoint, or from "
+            "$MEMTUNE_RESUME_STEP"
+        )
+
+    @property
+    def _begins_again(self) -> Beginning | None:
+        first = next(iter(self._passes.loaders), None)
+        _, steps = self._place(first.batches if first else None)
+        return self._passes.epochs.begins_again(is_within_epoch=steps > 0)
+
+    @property
+    def _trained_twice(self) -> int:
+        """Return this rank's samples that were trained before the checkpoint, and again after it."""
+        first, began = next(iter(self._passes.loaders), None), self._begins_again
+        if first is None or first.samples is None:
+            return 0
+        epochs = began.expected - began.first if began is not None else 0
+        _, steps = self._place(first.batches)
+        of_epoch = steps * self._plan.accumulation * self._plan.micro_batch if self._repeats_rows else 0
+        return epochs * first.samples + of_epoch
 
     def _in_scripts_batches(self, batches: int, own: int | None) -> int:
         if own is None or own == self._plan.accumulation:
@@ -184,10 +216,14 @@ class Schedule(TrainingLength):
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
         self._asked_for_batches = place_in(sys._getframe(2))
-        return batches if (followed := self._passes.of(loader)) is None else self._counted(followed, batches)
+        if (followed := self._passes.of(loader)) is None:
+            return batches
+        is_resumable = self._settings.checkpoint_path is not None and not self._settings.is_probe
+        return self._counted(followed, batches, loop_variables(sys._getframe(2)) if is_resumable else {})
 
-    def _counted(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, followed: Followed, batches: Iterator[Any], variables: Variables) -> Iterator[Any]:
         self._passes.end(followed)
+        followed.variables = variables
         followed.order.pass_begins(followed.loader)
         try:
             for batch in self._resumed(followed, batches):
@@ -233,6 +269,7 @@ class Schedule(TrainingLength):
         directory = inherited(accelerator, *args, **kwargs)
         if accelerator.is_main_process:
             row_order.save(Path(directory), self._passes.orders)
+            self._passes.epochs.save(Path(directory))
         return directory
 
     def _load_state(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -243,6 +280,7 @@ class Schedule(TrainingLength):
         self._loaded = self._loop(accelerator)
         if self._settings.resume_from is not None:
             row_order.resume(self._settings.resume_from, self._passes.orders)
+            self._passes.epochs.resume(self._settings.resume_from)
         self._is_resuming, self._passed_over = True, 0
         return result
 
@@ -250,7 +288,7 @@ class Schedule(TrainingLength):
         """Raise BadInputError if a script that skips batches by hand has missed the checkpoint's position."""
         self._first.trains(accelerator)
         if not self._first.is_of(accelerator):
-            self._passes.train(lambda _: 0)
+            self._passes.train(None)
             return
         if self._passed_over and not self._may_have_skipped(self._passed_over - 1):
             raise BadInputError(self._miscount)
@@ -266,6 +304,7 @@ class Schedule(TrainingLength):
             return
         _, steps = self._place(followed.batches)
         if steps and followed.position <= self._plan.accumulation * steps:
+            self._repeats_rows = True
             script_warnings.warn(
                 f"the script seems to train its resumed epoch from the beginning, not from step {steps}: iterate over "
                 "accelerator.skip_first_batches(loader, n) first, after load_state",

@@ -25,6 +25,11 @@ class TrainingLength:
         return ""
 
     @property
+    def trained_twice(self) -> str:
+        """Return that a resumed script trained again what its checkpoint had, and the remedy; empty if it did not."""
+        return ""
+
+    @property
     def resumed_samples(self) -> int | None:
         """Return the samples of the checkpoint that the run resumed from; None if only the checkpoint knows."""
         return None

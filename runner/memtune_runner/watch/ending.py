@@ -91,7 +91,7 @@ def report_of(
     samples = {} if settings.is_probe else _samples(watch, rank, load, length)
     if length.is_known_at_end and failure.ending is not Ending.SUCCEEDED:
         samples.pop("total_samples", None)
-    return _measured(replace(report, own_batch=length.own_batch, **samples), watch)
+    return _measured(replace(report, own_batch=length.own_batch, **samples), watch, length)
 
 
 def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: TrainingLength) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None)
     return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
 
 
-def _measured(report: Report, watch: Watch) -> Report:
+def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
     """Add everything that the watch measured."""
     watch.note_saves()
     accumulation = watch.settings.plan.accumulation
@@ -133,7 +133,11 @@ def _measured(report: Report, watch: Watch) -> Report:
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
     if report.ending is Ending.SUCCEEDED:  # else the last lines of the log are what the script failed of
-        for once, text in (("evaluation", watch.evaluation_warning), ("untold saves", watch.saves.untold)):
+        for once, text in (
+            ("trained twice", length.trained_twice or watch.rate_schedule.made_again),
+            ("evaluation", watch.evaluation_warning),
+            ("untold saves", watch.saves.untold),
+        ):
             if text:
                 script_warnings.warn(text, once=once)
     measured = replace(

@@ -28,6 +28,7 @@ from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.out_of_memory import OutOfMemories
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
+from memtune_runner.watch.rate_schedule import RateSchedule
 from memtune_runner.watch.record import MemoryRecord
 from memtune_runner.watch.saves import Saves
 from memtune_runner.watch.steps import StepCounter
@@ -70,6 +71,7 @@ class Watch:
         self.applied_plan = AppliedPlan(settings, self.tally)
         self.out_of_memories = OutOfMemories(settings, rank)
         self.saves = Saves(settings)
+        self.rate_schedule = RateSchedule(settings, self.counter)
         self.evaluation_covered = False
         self._batch_sizes = BatchSizes(settings.plan.micro_batch, settings.sequence_length)
         self._plan_check = PlanCheck(settings)

@@ -262,3 +262,48 @@ def test_a_loop_with_accelerate_skips_to_the_step_of_its_checkpoint(tmp_path: Pa
     told |= {"RESUME_FROM": str(saves / "step_10"), "RESUME_STEP": "10", "RESUME_SAMPLES": "74", "ATTEMPT": "1"}
     again = run(script, "accelerate", tmp_path, [*arguments, "--resume-from", told["RESUME_FROM"]], **told)
     assert (again.report.steps, samples(again)) == (6, (116, 116))
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "trained", "total", "told"),
+    [
+        ("rightly", 3, 48, 48, ""),
+        ("again", 6, 72, 48, "the resumed script began with epoch 0, not 1, so that it trained 24 samples twice: "),
+        ("limited", 3, 48, 48, ""),
+        ("while", 3, 48, 48, ""),
+    ],
+)
+def test_a_resumed_loop_with_accelerate_that_begins_at_its_first_epoch_again_is_told(
+    how: str, steps: int, trained: int, total: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, saves, plan = PROGRAMS / "begins_again.py", tmp_path / "saves", "fp32-ddp-none-mb4x2"
+    variables = {"CHECKPOINT_PATH": str(saves), "plan": plan}
+    monkeypatch.setenv("STOPS_AFTER", "1")
+    first = run(script, "accelerate", tmp_path, ["rightly"], **variables, ATTEMPT="0")
+    assert first.report.checkpoint_samples == 24
+    monkeypatch.delenv("STOPS_AFTER")
+    variables |= {"RESUME_FROM": str(saves / "epoch_0"), "RESUME_SAMPLES": "24", "ATTEMPT": "1"}
+    again = run(script, "accelerate", tmp_path, [how], **variables)
+    assert (again.report.steps, samples(again)) == (steps, (trained, total)), again.output[-3000:]
+    assert again.report.warnings.startswith(told)
+    assert bool(again.report.warnings) is bool(told)
+
+
+@pytest.mark.parametrize(("how", "steps", "is_told"), [("rightly", 3, False), ("again", 6, True)])
+def test_a_resumed_loop_that_makes_all_of_its_schedule_again_is_told(
+    how: str, steps: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, saves = PROGRAMS / "begins_again.py", tmp_path / "saves"
+    monkeypatch.setenv("KIND", "env")
+    variables = {"CHECKPOINT_PATH": str(saves), "plan": "fp32-ddp-none-mb8x1"}
+    monkeypatch.setenv("STOPS_AFTER", "1")
+    first = run(script, "env", tmp_path, ["rightly"], **variables, ATTEMPT="0")
+    assert (first.report.checkpoint_samples, first.report.warnings) == (24, "")
+    monkeypatch.delenv("STOPS_AFTER")
+    variables |= {"RESUME_FROM": str(saves / "epoch_0"), "RESUME_SAMPLES": "24", "ATTEMPT": "1"}
+    again = run(script, "env", tmp_path, [how], **variables)
+    assert again.report.steps == steps, again.output[-3000:]
+    told = (
+        "the resumed script made all 6 optimizer steps of its learning-rate schedule, after the 3 of its checkpoint: "
+    )
+    assert again.report.warnings.startswith(told) is is_told, again.report.warnings

@@ -124,7 +124,8 @@ def test_a_training_that_its_script_ended_early_is_told_so() -> None:
     assert job_view_of(ended_well()).outcome(view.status.attempts[-1]) == "trained to its end"
     said = "\n".join(page(Screen(140, colours=False, unicode=True), view, 0.0))
     assert "Samples  240,000 of 640,000 when attempt 2 ended" in said
-    assert "Batch  an optimizer step takes training.globalBatchSize, the script's own numbers make it 64" in said
+    batch = "an optimizer step takes the 256 samples of training.globalBatchSize, the script's own numbers make it 64"
+    assert f"Batch  {batch}" in said
     html = html_page(view, [], [], [], 0.0)
     assert "Samples: 240,000 of 640,000 when attempt 2 ended." in html
     assert "numbers make it 64." in html
@@ -236,7 +237,7 @@ def test_what_a_script_should_change_is_told_once() -> None:
     warned, own = "save below $MEMTUNE_CHECKPOINT_PATH", "the script's own numbers make it 3"
     attempt = changed("attempts", -1, verdict="succeeded", endedAt="2026-11-26T16:00:00Z", message=warned)
     status = {**attempt["status"], "phase": "Succeeded", "ownBatch": 3}
-    batch = f"an optimizer step takes training.globalBatchSize, {own}"
+    batch = f"an optimizer step takes the 256 samples of training.globalBatchSize, {own}"
     after = job_view_of({**attempt, "status": {**status, "message": f"it has ended well; {batch}; {warned}"}})
     before = job_view_of(still_probing())
     events = [f"attempt 2 (x): {warned}", f"probe 1 (x): {batch}"]

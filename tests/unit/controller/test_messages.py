@@ -65,7 +65,10 @@ def out_of_memory(cluster: SimulatedCluster) -> None:
             {"trained_samples": 240, "total_samples": 455},
             "has ended well after 240 of 455 samples, where its script ended the training",
         ),
-        ({"trained_samples": 910, "total_samples": 455}, "has trained to its end, 910 samples"),
+        (
+            {"trained_samples": 910, "total_samples": 455},
+            "has trained to its end, 910 samples where the training has 455",
+        ),
         ({"trained_samples": 240}, "has ended well after 240 samples"),
         ({}, "has ended well,"),
     ],
@@ -89,7 +92,8 @@ def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None
     cluster.finish(run, own_batch=own or batch)
     cluster.reconcile()
     assert cluster.status["ownBatch"] == (own or 0)
-    assert cluster.status["message"].endswith("the script's own numbers make it 64") is is_told
+    told = f"takes the {batch} samples of training.globalBatchSize, the script's own numbers make it 64"
+    assert cluster.status["message"].endswith(told) is is_told
 
 
 @pytest.mark.parametrize("happens", [suspended, resumed_too_soon, gone, killed, too_long, trained, out_of_memory])

@@ -559,6 +559,22 @@ def test_a_mistake_that_took_the_only_probe_there_may_be_ends_the_job_with_its_l
     assert "twice" not in failed["message"]
 
 
+def test_why_the_last_probe_failed_is_told_where_an_earlier_one_was_the_mistake() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 2}))
+    for ending, exit_code, why in ((Ending.ERROR, 1, "KeyError: 'tokens'"), (Ending.HOST_OOM, 86, "pinned memory")):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, ending, exit_code, message=why)
+    for _ in range(9):
+        cluster.tick(600)
+        cluster.reconcile()
+    told = condition(cluster, "Failed")["message"]
+    last = cluster.status["probes"][-1]
+    assert "KeyError: 'tokens'. No probe is left: " in told
+    assert told.endswith(f"; probe {last['number']} ({last['plan']}) ran out of host memory: pinned memory")
+
+
 def test_a_mistake_that_no_second_try_may_follow_is_not_told_as_a_plan_that_does_not_fit() -> None:
     cluster = launched(make_job(checkpoint=None))
     die(cluster, Ending.ERROR, 1, steps=30, message="ValueError: bad sample 77")

@@ -1,0 +1,62 @@
+"""Compares the optimizer steps of a resumed training with the length of its learning-rate schedule.
+
+In a loop of the script's own, only a schedule of transformers or diffusers says how many steps were asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from memtune_runner.rank.settings import Settings
+from memtune_runner.watch.steps import StepCounter
+
+_LENGTH = "num_training_steps"  # the name of the argument in both libraries
+
+
+class RateSchedule:
+    """The schedules that the script makes, and how often they step."""
+
+    def __init__(self, settings: Settings, counter: StepCounter) -> None:
+        self._settings, self._counter = settings, counter
+        self._lengths: list[int] = []
+        self._stepped = 0
+
+    def made(self, functions: object) -> None:
+        """Record a schedule that multiplies the learning rate by functions, one or one for each group of weights."""
+        each = functions[0] if isinstance(functions, (list, tuple)) and functions else functions
+        length = _length_of(each) if callable(each) else None
+        if length is not None:
+            self._lengths.append(length)
+
+    def stepped(self) -> None:
+        """Record a step of a schedule; each also makes one when it is made, before the optimizer's first."""
+        self._stepped += self._counter.steps > 0
+
+    @property
+    def made_again(self) -> str:
+        """Return that a resumed training made as many steps as its schedule has in all; empty if nobody can tell.
+
+        Its length may be in other units than steps, such as those of all ranks. Of several schedules, each may be of a
+        training of its own.
+        """
+        settings, made = self._settings, self._counter.steps + self._counter.skipped
+        if not settings.resumed_step or settings.is_probe or len(self._lengths) != 1 or not made:
+            return ""
+        of_step = round(self._stepped / made)
+        asked = self._lengths[0] // of_step if of_step else 0
+        if not 0 < asked <= made:
+            return ""
+        return (
+            f"the resumed script made all {asked:,} optimizer steps of its learning-rate schedule, after the "
+            f"{settings.resumed_step:,} of its checkpoint: let it begin with step $MEMTUNE_RESUME_STEP, and with the "
+            "epoch of that step"
+        )
+
+
+def _length_of(function: Callable[..., Any]) -> int | None:
+    """Return the length that a schedule's function was made with; None if it has none."""
+    told = getattr(function, "keywords", None) or inspect.getclosurevars(function).nonlocals
+    length = told.get(_LENGTH)
+    return length if isinstance(length, int) and length > 0 else None

@@ -1,0 +1,104 @@
+"""Two epochs of a loop that saves after each and may resume, with accelerate or, as ``KIND=env``, without.
+
+The argument says how a resumed one counts: ``rightly`` goes on with the epoch after the checkpoint, ``again`` begins at
+the first one, ``limited`` as well but ends by its count of steps, and ``while`` so without a loop over its epochs.
+``SAVES_IN`` is the directory. ``STOPS_AFTER`` ends the script after so many epochs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
+from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts
+from torch.utils.data import DataLoader
+from transformers import get_scheduler
+
+EPOCHS, STEPS_PER_EPOCH = 2, 3
+HOW, SAVES = sys.argv[1], Path(os.environ["SAVES_IN"])
+IS_ACCELERATE = os.environ.get("KIND") != "env"
+stops_after = int(os.environ.get("STOPS_AFTER") or EPOCHS)
+resumed = os.environ.get("MEMTUNE_RESUME_FROM")
+saved = int(Path(resumed).name.removeprefix("epoch_")) + 1 if resumed else 0
+trained = saved * STEPS_PER_EPOCH * 8
+
+accelerator = Accelerator(gradient_accumulation_steps=1)
+model = tiny_llama()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+loader = DataLoader(RandomTokens(24, 32), batch_size=8, shuffle=True)
+scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=EPOCHS * STEPS_PER_EPOCH)
+if IS_ACCELERATE:
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+if resumed and IS_ACCELERATE:
+    accelerator.load_state(resumed)
+elif resumed:
+    model.load_state_dict(torch.load(Path(resumed) / "model.pt"))
+
+
+def train(batch: Any) -> None:
+    if not IS_ACCELERATE:
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return
+    with accelerator.accumulate(model):
+        accelerator.backward(model(**batch).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def save(epoch: int) -> None:
+    directory = SAVES / f"epoch_{epoch}"
+    if IS_ACCELERATE:
+        accelerator.save_state(str(directory))
+        return
+    from memtune_runner import checkpoint_saved
+
+    directory.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), directory / "model.pt")
+    checkpoint_saved(directory, samples=trained)
+
+
+def train_epoch() -> int:
+    global trained
+    steps = 0
+    for batch in loader:
+        train(batch)
+        if not IS_ACCELERATE:
+            scheduler.step()
+        steps += not IS_ACCELERATE or accelerator.sync_gradients
+    trained += steps * 8
+    return steps
+
+
+def main() -> None:
+    completed = saved * STEPS_PER_EPOCH
+    if HOW == "while":
+        epoch = 0
+        while completed < EPOCHS * STEPS_PER_EPOCH:
+            completed += train_epoch()
+            save(epoch)
+            epoch += 1
+        return
+    for epoch in range(saved if HOW == "rightly" else 0, EPOCHS):
+        if HOW != "limited":
+            train_epoch()
+            save(epoch)
+        else:
+            for batch in loader:
+                train(batch)
+                completed += accelerator.sync_gradients
+                if completed == EPOCHS * STEPS_PER_EPOCH:
+                    return
+            save(epoch)
+        if epoch + 1 == stops_after:
+            return
+
+
+main()
