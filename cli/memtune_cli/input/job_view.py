@@ -104,7 +104,9 @@ class JobView:
         nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
         gpu = self.status.gpu_product or resources.gpu_product or ("virtual GPU" if self.is_virtual else "GPU")
         gpu = f"emulated {gpu}" if self.is_emulated else gpu
-        size = f" of {self.amount(self.usable_bytes)}" if self.usable_bytes else ""
+        size = f" of {self.amount(self._whole_bytes)}" if self.usable_bytes else ""
+        if self.usable_bytes < self._whole_bytes:
+            size += f" ({self.amount(self.usable_bytes)} are left)"
         batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
         return f"{nodes}{resources.gpus_per_node} × {gpu}{size}, {batch}"
 
@@ -129,6 +131,13 @@ class JobView:
         measured = [run.peak_bytes.total for run in self.runs if run.peak_bytes and run.peak_bytes.total]
         predicted = self.status.prediction.usable_bytes if self.status.prediction else 0
         return measured[-1] if measured else predicted
+
+    @property
+    def _whole_bytes(self) -> int:
+        """The memory of one GPU before a rehearsal takes some away."""
+        is_shrunk = self.job is not None and self.job.spec.resources.shrink is not None
+        measured = [run.peak_bytes.total for run in self.runs if run.peak_bytes] if is_shrunk else []
+        return max([*measured, self.usable_bytes])
 
     def usable_by(self, run: RunStatus) -> int:
         """The memory of one GPU during a run, which may differ from later runs."""

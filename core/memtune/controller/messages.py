@@ -153,7 +153,9 @@ def measured(record: RunStatus) -> str:
     total = peaks.total
     predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
     verb = "emulated" if record.emulated else "measured"
-    measured = f"{verb} {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
+    # A rehearsal may take memory away after the peak.
+    of = f"of {amount(total, total)}" if peaks.device <= total else f"before the GPU had only {amount(total, total)}"
+    measured = f"{verb} {amount(peaks.device, total)}{predicted} {of}"
     speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
     shorter = ", without the longest sequences" if record.length_covered is False else ""
     return f"{measured}{speed}{retries}{shorter}{ended_early(record)}"

@@ -52,6 +52,7 @@ class Schedule(TrainingLength):
         self._has_skipped = False  # the batches of its resumed epoch that were trained before
         self._is_resuming = False  # the checkpoint is loaded, and nothing has been trained since
         self._passed_over = 0  # batches given to the script since then
+        self._lost_steps = 0  # those since the checkpoint, which the script has loaded again
         self._repeats_rows = False  # those that its resumed epoch had trained before
         self._asked_for_batches: Place | None = None  # the caller, until it has taken a batch
 
@@ -275,6 +276,9 @@ class Schedule(TrainingLength):
     def _load_state(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         result = inherited(accelerator, *args, **kwargs)
         if not self._first.is_of(accelerator) or self.has_stepped:
+            resumed, asked = self._settings.resume_from, next(iter(args), kwargs.get("input_dir"))
+            if resumed is not None and asked and Path(asked).resolve() == resumed.resolve():
+                self._lost_steps = self._steps() - self._settings.resumed_step
             return result
         self._first.loads(accelerator)
         self._loaded = self._loop(accelerator)
@@ -286,6 +290,12 @@ class Schedule(TrainingLength):
 
     def _training_begins(self, accelerator: Any) -> None:
         """Raise BadInputError if a script that skips batches by hand has missed the checkpoint's position."""
+        if self._lost_steps:
+            script_warnings.warn(
+                f"the script loaded the job's checkpoint again after it had made {self._lost_steps} optimizer steps, "
+                "and trains on: load it before the first training alone, and begin others without it",
+                once="loaded again",
+            )
         self._first.trains(accelerator)
         if not self._first.is_of(accelerator):
             self._passes.train(None)

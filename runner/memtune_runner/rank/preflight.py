@@ -21,6 +21,11 @@ OLDEST_TORCH = (2, 6)
 def check_worker(settings: Settings, rank: Rank) -> None:
     """Raise BadInputError if this worker cannot train."""
     check_torch()
+    if settings.plan.sharding.backend == "deepspeed" and find_spec("deepspeed") is None:
+        raise BadInputError(
+            f"plan {settings.plan} needs DeepSpeed, and {sys.executable} has none: install deepspeed in the image, or "
+            "leave it out of tuning.space.backends: [ddp, fsdp]"
+        )
     if settings.device is Device.VIRTUAL and (reason := virtual_refusal(settings.plan)):
         raise BadInputError(f"plan {settings.plan}: {reason}")
     if settings.device is Device.CUDA:

@@ -17,6 +17,7 @@ from memtune_runner.rank.failures import Failure
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
+from memtune_runner.watch.requests import kept_memory, larger_evaluation
 from memtune_runner.watch.unseen_steps import unseen_steps
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
         for once, text in (
             ("trained twice", length.trained_twice or watch.rate_schedule.made_again),
             ("evaluation", watch.evaluation_warning),
+            ("evaluation batch", larger_evaluation(watch.settings, watch.tally.evaluation_batch)),
+            ("shrink", kept_memory(watch.settings, watch.settings.resumed_step + watch.counter.steps)),
             ("untold saves", watch.saves.untold),
         ):
             if text:

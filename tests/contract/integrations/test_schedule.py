@@ -142,7 +142,7 @@ class Accelerator:
     def gradient_accumulation_steps(self) -> int:
         return int(self.gradient_state.plugin_kwargs["num_steps"])
 
-    def load_state(self) -> None:
+    def load_state(self, _directory: str | None = None) -> None:
         """Load nothing."""
 
     def accumulate(self) -> AbstractContextManager[None]:
@@ -175,10 +175,10 @@ def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tu
 
 
 def scheduled(
-    settings: Settings = FRESH, first: FirstAccelerator | None = None
+    settings: Settings = FRESH, first: FirstAccelerator | None = None, steps: Callable[[], int] = lambda: 0
 ) -> tuple[Schedule, Callable[..., tuple[Any, Any]], Any]:
     """Return a schedule, a function that makes an Accelerator with its loader, and the data module."""
-    schedule, patches = Schedule(settings, lambda: 0, first or FirstAccelerator(settings)), Patches()
+    schedule, patches = Schedule(settings, steps, first or FirstAccelerator(settings)), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
         DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
@@ -299,6 +299,34 @@ def test_a_second_training_with_a_loader_prepared_once_has_nothing_to_do_with_th
         assert numbers == list(range(57))
     assert schedule.unfinished == ""
     assert data.skip_first_batches(loader, 3) == range(12, 57)
+
+
+@pytest.mark.parametrize(
+    ("directory", "trains_on", "is_told"),
+    [("/checkpoints/step_10", True, True), ("/checkpoints/step_10", False, False), ("/checkpoints/best", True, False)],
+)
+@pytest.mark.parametrize("is_new", [False, True])
+def test_the_jobs_checkpoint_that_is_loaded_again_after_steps_is_told(
+    directory: str, trains_on: bool, is_told: bool, is_new: bool
+) -> None:
+    steps, first = 10, FirstAccelerator(RESUMED)
+    schedule, make, _ = scheduled(RESUMED, first, lambda: steps)
+    accelerator, loader = make({"gradient_accumulation_steps": 1}, {})
+    first.prepares(accelerator, is_new=False)
+    accelerator.load_state("/checkpoints/step_10")
+    next(iter(loader))
+    accelerator.accumulate()
+    steps = 13
+    accelerator.load_state(directory)
+    if is_new:  # a model that the load did not touch
+        first.prepares(accelerator, is_new=True)
+        schedule.begins_again(accelerator)
+    script_warnings.reset()
+    if trains_on:
+        accelerator.accumulate()
+    told = "the script loaded the job's checkpoint again after it had made 3 optimizer steps, and trains on: "
+    assert script_warnings.collected().startswith(told) is is_told
+    script_warnings.reset()
 
 
 def test_a_training_that_is_seen_to_accumulate_in_another_way_is_refused() -> None:

@@ -166,6 +166,17 @@ def test_memory_is_told_in_the_unit_of_its_gpu() -> None:
     assert (small.usable_bytes, small.amount(166 * 2**20)) == (0, "166 MiB")
 
 
+def test_memory_that_a_rehearsal_took_away_is_told_beside_that_of_the_gpu() -> None:
+    job = told_job()
+    job["spec"]["resources"] |= {"device": "virtual", "shrink": {"by": "50%", "afterStep": 3}}
+    whole = job["status"]["attempts"][0]["peakBytes"]["total"]
+    last = job["status"]["attempts"][-1] | {
+        "peakBytes": job["status"]["attempts"][0]["peakBytes"] | {"total": whole // 2}
+    }
+    job["status"]["attempts"][-1] = last
+    assert "80GB of 79.2 GiB (39.6 GiB are left), 256 sequences" in job_view_of(job).subject
+
+
 def test_each_phase_says_what_happens_next() -> None:
     said = next_step(job_view_of(told_job()))
     assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")

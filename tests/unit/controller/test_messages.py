@@ -10,7 +10,8 @@ from decided import SAVED, die, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.wire.report import Ending
+from memtune.units import GIB
+from memtune.wire.report import Ending, Memory
 
 CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|clusters?|namespaces?|operators?|labels?|spec\.suspend)\b", re.IGNORECASE)
 
@@ -113,6 +114,15 @@ def test_memory_that_a_rehearsal_takes_away_is_announced_with_every_attempt() ->
     loss = "; resources.shrink takes 70% of the GPU's memory after step 12"
     assert len(told) == 2
     assert all(text.endswith(loss) for text in told), told
+
+
+def test_a_peak_of_before_a_rehearsal_took_memory_away_is_not_told_as_of_what_was_left() -> None:
+    cluster = launched(make_job(resources={"device": "virtual", "gpuMemory": "80Gi"}))
+    (run,) = [run for run in cluster.runs() if "train" in run]
+    cluster.finish(run, memory=Memory(device_total_bytes=40 * GIB, peak_reserved_bytes=60 * GIB))
+    cluster.reconcile()
+    assert "measured 60.0 GiB (predicted " in cluster.status["message"]
+    assert ") before the GPU had only 40.0 GiB, " in cluster.status["message"]
 
 
 WARNED = "the script saves outside of checkpoint.path, where no relaunch finds it"

@@ -11,7 +11,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.launch.variables import of_worker, with_resume
-from memtune_runner.rank import allocator_settings, ranks
+from memtune_runner.rank import allocator_settings, preflight, ranks
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.preflight import check_worker, is_new_enough, mig_devices
 from memtune_runner.rank.ranks import Rank
@@ -105,6 +105,16 @@ def test_no_integration_measures_an_offload_on_a_virtual_gpu(integration: str) -
     with pytest.raises(BadInputError, match=f"plan {plan}: offload optimizer cannot be measured on a virtual GPU"):
         check_worker(settings, Rank(0, 0, 1, 1, 0))
     check_worker(replace(settings, plan=PLAIN), Rank(0, 0, 1, 1, 0))
+
+
+def test_a_plan_of_deepspeed_in_an_image_without_it_names_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "deepspeed" else object())
+    settings = replace(SETTINGS, device=Device.EMULATED, gpu_memory_bytes=2**30, gpu_name="h100-80gb")
+    with pytest.raises(
+        BadInputError, match=r"install deepspeed .* or leave it out of tuning.space.backends: \[ddp, fsdp\]"
+    ):
+        check_worker(settings, Rank(0, 0, 1, 1, 0))
+    check_worker(replace(settings, plan=Plan.parse("bf16-ddp-sel-mb4x2")), Rank(0, 0, 1, 1, 0))
 
 
 @pytest.mark.parametrize(
