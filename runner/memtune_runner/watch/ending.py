@@ -55,7 +55,7 @@ def ended_well(
     ran_out = out_of_memory(watch) if watch is not None else None
     if ran_out is not None:
         return ran_out
-    message = _never_stepped(watch, rank, load) or ("" if settings.is_probe else length.unfinished)
+    message = _never_stepped(watch, rank, load, length) or ("" if settings.is_probe else length.unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
     return Failure(ending, EXIT_CODES.get(ending, 0), message)
 
@@ -112,7 +112,7 @@ def _resumed(load: CheckpointLoad | None, rank: Rank) -> int | None:
     return load.samples if load is not None and (load.is_done or rank.rank == 0) else None
 
 
-def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None) -> str:
+def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None, length: TrainingLength) -> str:
     if watch is not None and watch.counter.steps:
         return ""
     if watch is not None and watch.counter.skipped:
@@ -121,7 +121,7 @@ def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None)
         # The checkpoint may have been the end of the training, and rank 0 may have loaded it for all.
         return "" if load.is_done or rank.rank else load.unused
     if watch is not None and watch.counter.backward_passes:
-        return f"the script ended after {unseen_steps(watch.counter.backward_passes)}"
+        return length.unfinished or f"the script ended after {unseen_steps(watch.counter.backward_passes)}"
     return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
 
 

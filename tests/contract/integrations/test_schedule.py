@@ -71,10 +71,11 @@ def test_each_of_two_ranks_trains_on_its_half(tmp_path: Path) -> None:
     assert [(each.report.trained_samples, each.report.total_samples) for each in outcomes] == [(29, 29), (29, 29)]
 
 
-def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(tmp_path: Path) -> None:
-    outcome = run("fp32-ddp-none-mb1x8", tmp_path, ["--micro-steps", "15"])
+@pytest.mark.parametrize("batches", [15, 7])  # 7 are less than one optimizer step
+def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(batches: int, tmp_path: Path) -> None:
+    outcome = run("fp32-ddp-none-mb1x8", tmp_path, ["--micro-steps", str(batches)])
     assert (outcome.exit_code, outcome.report.ending) == (88, Ending.BAD_INPUT), outcome.output[-3000:]
-    assert outcome.report.message.startswith("the script left its loop after 15 batches of an epoch, within an")
+    assert outcome.report.message.startswith(f"the script left its loop after {batches} batches of an epoch, within")
     assert "if it stops early, for a time limit" in outcome.report.message
 
 
