@@ -117,6 +117,22 @@ def test_the_accelerator_is_replaced(plan: str, world: int, tmp_path: Path) -> N
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 
 
+@pytest.mark.parametrize(("step", "first"), [(3, 4), (6, 7)])
+def test_a_loop_with_accelerate_goes_on_at_its_epoch_and_batch(step: int, first: int, tmp_path: Path) -> None:
+    saves, script = tmp_path / "saves", SCRIPTS / "accelerate_loop.py"
+    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
+    ((_, whole, said),) = run(script, "fp32-ddp-none-mb4x4", tmp_path, 1, [str(saves)], **told, ATTEMPT="1")
+    assert (whole.steps, whole.trained_samples, whole.total_samples) == (12, 192, 192), said[-3000:]
+    checkpoint = str(saves / f"step_{step}")
+    told |= {"RESUME_FROM": checkpoint, "RESUME_SAMPLES": str(step * 16), "ATTEMPT": "2"}
+    ((_, rest, again),) = run(script, "fp32-ddp-none-mb8x2", tmp_path, 1, [str(saves), checkpoint], **told)
+    assert (rest.steps, rest.trained_samples, rest.total_samples, rest.warnings) == (12 - step, 192, 192, "")
+    steps = [line.split(" loss ")[0] for line in again.splitlines() if line.startswith("step ")]
+    assert steps[0] == f"step {first} of epoch {(first - 1) // 4 + 1}"
+    evaluated = [line for line in said.splitlines() if line.startswith("evaluated ")]
+    assert again.splitlines()[-1] == evaluated[-1], "it came to the same model"
+
+
 @pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z1-full-mb4x2"])
 def test_a_model_that_comes_in_evaluation_mode_is_checkpointed_and_evaluated(plan: str, tmp_path: Path) -> None:
     outcomes = run(PROGRAMS / "language_modeling.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
