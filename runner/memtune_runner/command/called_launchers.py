@@ -6,11 +6,16 @@ its part of what ``torch.multiprocessing.spawn`` would start, and the launcher r
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune.wire import environment
+from memtune.wire.report import Device
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.rank import ranks
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from memtune_runner.rank.patches import Patches
     from memtune_runner.rank.ranks import Rank
 
+_PAUSE_SECONDS = 0.1
+
 
 def install(imports: ImportWatch, patches: Patches, rank: Rank) -> None:
     """Replace the launchers as soon as the program imports them."""
@@ -28,7 +35,10 @@ def install(imports: ImportWatch, patches: Patches, rank: Rank) -> None:
         "accelerate.commands.launch", lambda module: patches.wrap(module, "launch_command", _accelerate)
     )
     imports.when_imported("torch.distributed.run", lambda module: patches.wrap(module, "run", _torchrun))
-    imports.when_imported("torch.multiprocessing", lambda module: patches.wrap(module, "spawn", partial(_spawn, rank)))
+    numbers = itertools.count(1)
+    imports.when_imported(
+        "torch.multiprocessing", lambda module: patches.wrap(module, "spawn", partial(_spawn, rank, numbers))
+    )
 
 
 def _accelerate(_launch: object, args: Any) -> None:
@@ -44,6 +54,7 @@ def _torchrun(_launch: object, args: Any) -> None:
 
 def _spawn(
     rank: Rank,
+    numbers: Iterator[int],
     spawn: Callable[..., Any],
     fn: Callable[..., None],  # named as torch names it, since callers name it, too
     args: tuple[Any, ...] = (),
@@ -52,10 +63,24 @@ def _spawn(
     *others: Any,
     **options: Any,
 ) -> Any:
-    """Run this rank's part where as many processes are asked for as the node has ranks; else start them."""
+    """Run this rank's part where as many processes are asked for as the node has ranks; else start them.
+
+    What follows waits for all of them, as it would for the processes: it may read what another one has written.
+    """
     if nprocs != rank.local_world or not join:
         return spawn(fn, args, nprocs, join, *others, **options)
-    return fn(rank.local_rank, *args)
+    directory, number = os.environ.get(environment.NODE_DIRECTORY), next(numbers)
+    # On an emulated GPU one rank stands for all, so nobody else would come.
+    if not directory or os.environ.get(environment.DEVICE) == Device.EMULATED:
+        return fn(rank.local_rank, *args)
+    ended = [Path(directory, f"spawn-{number}-rank-{each}-ended") for each in range(nprocs)]
+    try:
+        fn(rank.local_rank, *args)
+    finally:
+        ended[rank.local_rank].touch()
+    while not all(each.exists() for each in ended):
+        time.sleep(_PAUSE_SECONDS)
+    return None
 
 
 def _run_script(args: Any) -> None:

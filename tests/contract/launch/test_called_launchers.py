@@ -76,6 +76,32 @@ def test_as_many_processes_as_the_node_has_ranks_are_these_ranks(nprocs: int, ru
     assert seen == runs
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_follows_a_spawn_waits_for_every_rank_of_the_node(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MEMTUNE_NODE_DIRECTORY", str(tmp_path))
+    ended: list[list[str]] = []
+
+    def other_ends(_seconds: float) -> None:
+        ended.append(sorted(path.name for path in tmp_path.iterdir()))
+        (tmp_path / "spawn-1-rank-0-ended").touch()
+
+    def part(_rank: int) -> None:
+        if fails:
+            raise SystemExit(0)
+
+    monkeypatch.setattr("time.sleep", other_ends)
+    spawn: Any = vars(multiprocessing)["spawn"]
+    if fails:  # nothing follows, and nobody waits for this rank
+        with pytest.raises(SystemExit):
+            spawn(part, nprocs=2)
+        assert (tmp_path / "spawn-1-rank-1-ended").exists()
+        return
+    spawn(part, nprocs=2)
+    assert ended == [["spawn-1-rank-1-ended"]]
+
+
 def test_one_rank_finds_torchruns_variables_in_the_script_that_a_called_torchrun_runs(tmp_path: Path) -> None:
     script, caller = tmp_path / "train.py", tmp_path / "recipe.py"
     script.write_text("import torch.distributed as d; d.init_process_group('gloo'); print('world', d.get_world_size())")
