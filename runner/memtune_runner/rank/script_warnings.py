@@ -25,6 +25,16 @@ def warn(text: str, *, once: str) -> None:
         _print(text)
 
 
+def withdraw(once: str) -> None:
+    """Take a warning back, because another one says more of the same."""
+    _texts.pop(once, None)
+
+
+def is_issued(once: str) -> bool:
+    """Whether this warning stands."""
+    return once in _texts
+
+
 def collected() -> str:
     """Return the warnings of this process in order, as many as fit whole into the report's field.
 

@@ -104,7 +104,10 @@ def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: Trai
         share, rest = divmod(load.samples if load else 0, rank.world)
         resumed = share + (0 if rank.rank else rest)
     trained = resumed + counted - length.discarded_samples
-    return {"trained_samples": trained, "total_samples": length.total_samples(trained)}
+    total = length.total_samples(trained)
+    if watch.rate_schedule.made_again and not length.trained_twice:
+        total = None  # an integration that did not see this takes all passes for the training
+    return {"trained_samples": trained, "total_samples": total}
 
 
 def _resumed(load: CheckpointLoad | None, rank: Rank) -> int | None:
@@ -134,12 +137,16 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
     if report.ending is Ending.SUCCEEDED:  # else the last lines of the log are what the script failed of
+        if again := length.trained_twice or watch.rate_schedule.made_again:
+            script_warnings.withdraw("repeated rows")
+            script_warnings.warn(again, once="trained twice")
+        # A save outside of checkpoint.path is told as such.
+        untold = "" if script_warnings.is_issued("outside") else watch.saves.untold
         for once, text in (
-            ("trained twice", length.trained_twice or watch.rate_schedule.made_again),
             ("evaluation", watch.evaluation_warning),
             ("evaluation batch", larger_evaluation(watch.settings, watch.tally.evaluation_batch)),
             ("shrink", kept_memory(watch.settings, watch.settings.resumed_step + watch.counter.steps)),
-            ("untold saves", watch.saves.untold),
+            ("untold saves", untold),
         ):
             if text:
                 script_warnings.warn(text, once=once)

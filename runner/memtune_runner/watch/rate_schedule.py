@@ -38,14 +38,16 @@ class RateSchedule:
     def made_again(self) -> str:
         """Return that a resumed training made as many steps as its schedule has in all; empty if nobody can tell.
 
-        Its length may be in other units than steps, such as those of all ranks. Of several schedules, each may be of a
-        training of its own.
+        A schedule that accelerate has prepared makes a step for each rank. One that steps otherwise, such as in each
+        micro-batch, does not count optimizer steps. Of several, each may be of a training of its own.
         """
         settings, made = self._settings, self._counter.steps + self._counter.skipped
         if not settings.resumed_step or settings.is_probe or len(self._lengths) != 1 or not made:
             return ""
         of_step = round(self._stepped / made)
-        asked = self._lengths[0] // of_step if of_step else 0
+        if of_step not in (1, settings.world if settings.integration == "accelerate" else 1):
+            return ""
+        asked = self._lengths[0] // of_step
         if not 0 < asked <= made:
             return ""
         return (

@@ -271,10 +271,17 @@ def test_a_loop_with_accelerate_skips_to_the_step_of_its_checkpoint(tmp_path: Pa
         ("again", 6, 72, 48, "the resumed script began with epoch 0, not 1, so that it trained 24 samples twice: "),
         ("limited", 3, 48, 48, ""),
         ("while", 3, 48, 48, ""),
+        (
+            "scheduled",
+            6,
+            72,
+            None,
+            "the resumed script made all 6 optimizer steps of its learning-rate schedule, after",
+        ),
     ],
 )
 def test_a_resumed_loop_with_accelerate_that_begins_at_its_first_epoch_again_is_told(
-    how: str, steps: int, trained: int, total: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, steps: int, trained: int, total: int | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, saves, plan = PROGRAMS / "begins_again.py", tmp_path / "saves", "fp32-ddp-none-mb4x2"
     variables = {"CHECKPOINT_PATH": str(saves), "plan": plan}

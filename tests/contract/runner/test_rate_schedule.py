@@ -43,7 +43,7 @@ def told(settings: Settings, functions: list[Any], made: int, of_step: float) ->
         ([partial(linear, num_training_steps=6)], 6, 1, True),
         ([closure(6)], 6, 1, True),
         ([[closure(6), closure(6)]], 6, 1, True),  # of two groups of weights
-        ([closure(12)], 6, 2, True),  # on two ranks with accelerate
+        ([closure(12)], 6, 2, False),  # a step for each micro-batch
         ([closure(6)], 4, 1, False),
         ([closure(2)], 6, 1 / 3, False),  # a step for each epoch
         ([closure(6), closure(6)], 6, 1, False),  # each may be of a training of its own
@@ -55,6 +55,12 @@ def test_a_resumed_training_that_makes_all_of_its_schedule_is_told(
 ) -> None:
     text = told(SETTINGS, functions, made, of_step)
     assert text.startswith("the resumed script made all 6 optimizer steps") is is_told, text
+
+
+def test_what_accelerate_has_prepared_steps_for_each_rank() -> None:
+    on_two = replace(SETTINGS, integration="accelerate", gpus_per_node=2, global_batch=16)
+    assert told(on_two, [closure(12)], 6, 2).startswith("the resumed script made all 6 optimizer steps")
+    assert told(on_two, [closure(12)], 3, 2) == ""
 
 
 def test_a_training_from_its_start_is_free_to_make_more_steps_than_its_schedule() -> None:

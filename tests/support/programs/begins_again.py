@@ -1,7 +1,8 @@
 """Two epochs of a loop that saves after each and may resume, with accelerate or, as ``KIND=env``, without.
 
 The argument says how a resumed one counts: ``rightly`` goes on with the epoch after the checkpoint, ``again`` begins at
-the first one, ``limited`` as well but ends by its count of steps, and ``while`` so without a loop over its epochs.
+the first one, ``scheduled`` as well with a count of its steps and a schedule of them, ``limited`` with a count that
+goes on, and ``while`` so without a loop over its epochs.
 ``SAVES_IN`` is the directory. ``STOPS_AFTER`` ends the script after so many epochs.
 """
 
@@ -79,6 +80,8 @@ def train_epoch() -> int:
 
 def main() -> None:
     completed = saved * STEPS_PER_EPOCH
+    if HOW == "scheduled":
+        completed = 0
     if HOW == "while":
         epoch = 0
         while completed < EPOCHS * STEPS_PER_EPOCH:
@@ -87,13 +90,15 @@ def main() -> None:
             epoch += 1
         return
     for epoch in range(saved if HOW == "rightly" else 0, EPOCHS):
-        if HOW != "limited":
+        if HOW not in ("limited", "scheduled"):
             train_epoch()
             save(epoch)
         else:
             for batch in loader:
                 train(batch)
                 completed += accelerator.sync_gradients
+                if HOW == "scheduled" and accelerator.sync_gradients:
+                    scheduler.step()
                 if completed == EPOCHS * STEPS_PER_EPOCH:
                     return
             save(epoch)

@@ -43,6 +43,14 @@ def test_what_a_script_should_do_is_never_cut_off() -> None:
     assert script_warnings.collected() == f"{first}; 2 more in the log"
 
 
+def test_a_warning_that_another_one_replaces_is_told_no_more() -> None:
+    script_warnings.warn("skip the batches of the epoch", once="rows")
+    assert script_warnings.is_issued("rows")
+    script_warnings.withdraw("rows")
+    script_warnings.warn("begin at the second epoch", once="epochs")
+    assert (script_warnings.is_issued("rows"), script_warnings.collected()) == (False, "begin at the second epoch")
+
+
 def test_nothing_is_told_without_warnings() -> None:
     assert script_warnings.collected() == ""
 
