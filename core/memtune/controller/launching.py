@@ -11,7 +11,7 @@ from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import trains
 from memtune.controller.predicting import prediction_status
-from memtune.controller.records import last_attempt, new_name, with_attempt
+from memtune.controller.records import last_attempt, new_name, of_training, with_attempt
 from memtune.controller.trials import may_be_launched
 from memtune.planning.space import Candidate
 from memtune.plans.plan import Plan
@@ -84,10 +84,18 @@ def record_attempt(
     shown = context.status.plan
     if shown is None or shown.name != str(plan):
         context = context.having(plan=_shown(plan, expected_bytes, prediction))
+    lost = ", since no checkpoint was saved" if record.resume == "no" and _saved_nothing(context) else ""
     context = context.becoming(with_attempt(context.status, record))
-    text = trains(record, context.job.spec.resources.shrink)
+    text = trains(record, context.job.spec.resources.shrink, lost)
     context = context.with_condition("Launched", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
+
+
+def _saved_nothing(context: Context) -> bool:
+    """Whether a job that has a place for checkpoints has trained and saved none."""
+    before = of_training(context.status)
+    has_place = context.job.spec.checkpoint is not None
+    return has_place and any(each.trained for each in before) and all(each.checkpoint == "none" for each in before)
 
 
 def _foretold(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:

@@ -39,13 +39,13 @@ def run_words(record: RunStatus) -> str:
     return f"{emulated}{kind} {record.number}{of_job} ({record.plan})"
 
 
-def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:
-    """What a train run does, and why it was started."""
+def trains(record: AttemptStatus, shrink: Shrink | None = None, lost: str = "") -> str:
+    """What a train run does, and why it was started; ``lost`` is why it cannot go on from a checkpoint, if it could."""
     rung = f", by {record.rung}" if record.rung else ""
     loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
     does = "runs emulated" if record.emulated else "trains"
     what = f"attempt {record.number} {does} on {record.plan}"
-    return f"{what}{rung}{_from(record)}{asking(record.host_request_bytes)}{loss}"
+    return f"{what}{rung}{_from(record)}{lost}{asking(record.host_request_bytes)}{loss}"
 
 
 def asking(host_request_bytes: int) -> str:

@@ -592,6 +592,15 @@ def test_without_a_checkpoint_a_run_that_trained_is_not_started_again_from_step_
     assert "allowRestart" in failed["message"]
 
 
+@pytest.mark.parametrize(("saved", "is_told"), [({}, True), (SAVED, False)])
+def test_a_training_that_begins_anew_says_that_nothing_was_saved(saved: dict[str, Any], is_told: bool) -> None:
+    cluster = launched()
+    die(cluster, Ending.DEVICE_OOM, 85, **{"steps": 30, **saved})
+    relaunch(cluster)
+    (told,) = [text for text in cluster.events if "attempt 2 trains on" in text]
+    assert (", from the start, since no checkpoint was saved" in told) is is_told, told
+
+
 def test_with_consent_a_run_without_a_checkpoint_starts_again_from_step_0() -> None:
     cluster = launched(make_job(checkpoint=None, retry={"allowRestart": True}))
     die(cluster, Ending.TERMINATED, 143, steps=30)
