@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 _FILE = "epoch_loops.json"  # not a name of MemTune's own: converting the checkpoint must copy it
 
+_REFERENCES = 3  # of the frame, of a variable, and of the argument
+
 Variables = dict[str, int]  # by the name of their function and their own
 
 
@@ -38,8 +40,10 @@ def loop_variables(frame: FrameType | None) -> Variables:
             for name in targets:
                 if type(value := variables.get(name)) is int:
                     found.setdefault(f"{frame.f_code.co_name}.{name}", value)
-            if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-                variables.clear()  # a copy that the function would keep to its end, with its tensors
+            # A function would keep this copy to its end, with its tensors, unless `locals()` gave it to the script.
+            is_copy = frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13)
+            if is_copy and sys.getrefcount(variables) <= _REFERENCES:
+                variables.clear()
         frame = frame.f_back
     return found
 

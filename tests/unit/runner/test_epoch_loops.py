@@ -39,6 +39,14 @@ def test_looking_at_a_function_keeps_none_of_its_variables_alive() -> None:
     assert seen() is None
 
 
+def test_what_locals_gave_to_the_script_stays_as_it_is() -> None:
+    options = {"rate": 0.1}
+    for _number in range(2):
+        kept = locals()
+    loop_variables(inspect.currentframe())
+    assert kept["options"] is options
+
+
 def passes(loops: EpochLoops, values: range, is_last_whole: bool = True) -> None:
     for value in values:
         variables = {"main.epoch": value, "main.fold": 0}
