@@ -5,8 +5,10 @@ In a loop of the script's own, only a schedule of transformers or diffusers says
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 from memtune_runner.rank.settings import Settings
@@ -59,6 +61,10 @@ class RateSchedule:
 
 def _length_of(function: Callable[..., Any]) -> int | None:
     """Return the length that a schedule's function was made with; None if it has none."""
-    told = getattr(function, "keywords", None) or inspect.getclosurevars(function).nonlocals
-    length = told.get(_LENGTH)
+    length = None
+    if isinstance(function, partial):
+        length = function.keywords.get(_LENGTH)
+    elif isinstance(function, FunctionType) and _LENGTH in function.__code__.co_freevars:
+        with suppress(ValueError):  # it has no value yet
+            length = (function.__closure__ or ())[function.__code__.co_freevars.index(_LENGTH)].cell_contents
     return length if isinstance(length, int) and length > 0 else None

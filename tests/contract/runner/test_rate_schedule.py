@@ -25,6 +25,15 @@ def closure(num_training_steps: int) -> Any:
     return lambda step: 1 - step / num_training_steps
 
 
+class Callable:
+    """A schedule that is neither a function nor made of one."""
+
+    num_training_steps = 6
+
+    def __call__(self, step: int) -> float:
+        return 1 / (step + 1)
+
+
 def told(settings: Settings, functions: list[Any], made: int, of_step: float) -> str:
     counter = StepCounter()
     schedule = RateSchedule(settings, counter)
@@ -48,6 +57,8 @@ def told(settings: Settings, functions: list[Any], made: int, of_step: float) ->
         ([closure(2)], 6, 1 / 3, False),  # a step for each epoch
         ([closure(6), closure(6)], 6, 1, False),  # each may be of a training of its own
         ([lambda step: 1 / (step + 1)], 6, 1, False),
+        ([Callable()], 6, 1, False),
+        ([float], 6, 1, False),
     ],
 )
 def test_a_resumed_training_that_makes_all_of_its_schedule_is_told(
