@@ -1,8 +1,8 @@
 """Runs the test stages that this machine can run, and prints where the time went.
 
 The unit tests run first, alone, because they find plain mistakes in seconds. Then the cluster tests, which mostly wait
-for pods, run beside the other stages, which take a processor each and follow one another. The output is shown in the
-order of the stages. A stage that cannot run here says why in the table. The table is also written to
+for pods, run beside the other stages. Those that take a processor share one pool of workers, so that no worker is idle
+while a stage ends. A stage that cannot run here says why in the table. The table is also written to
 build/test-stages.json, so that CI can tell a stage that passed from one that was skipped.
 """
 
@@ -31,19 +31,20 @@ class Stage:
     """One directory of tests.
 
     ``guard`` is a command that ends with 3, and says why, where the stage cannot run. ``distribution`` is how
-    pytest-xdist gives the tests to its workers, one for each processor; without it there are no workers. A stage that
-    mostly ``waits`` runs beside the others, which follow one another.
+    pytest-xdist gives the tests to its workers; without it there are no workers. Pooled stages are one call of pytest.
+    A stage that mostly ``waits`` runs beside the others, which follow one another.
     """
 
     name: str
     guard: tuple[str, ...] = ()
     distribution: str = ""
+    pooled: bool = False
     waits: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a stage: ``passed``, ``failed`` or ``skipped``."""
+    """The result of a stage: ``passed``, ``failed`` or ``skipped``. Of a pool's, the seconds of the tests are added."""
 
     stage: str
     result: str
@@ -52,60 +53,110 @@ class Outcome:
     skipped_tests: int = 0
 
 
-# Tests of one file share what a fixture of their module has made, so a file stays with one worker. Unit tests share
-# nothing that takes time.
+# How the tests of the pool are dealt out is in tests/conftest.py. It ends with the contract tests, whose many small
+# files leave no worker alone. Unit tests share nothing that takes time.
 STAGES = (
     Stage("unit", distribution="worksteal"),
-    Stage("contract", distribution="loadfile"),
-    Stage("cluster", guard=(sys.executable, "-m", "dev.cluster", "can-run"), waits=True),
-    Stage("scripts", distribution="loadfile"),
-    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py"), distribution="worksteal"),
-    Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
+    Stage("emulated", (sys.executable, "tests/support/emulated_gpu.py"), "loadscope", pooled=True),
+    Stage("scripts", (), "loadscope", pooled=True),
+    Stage("contract", (), "loadscope", pooled=True),
+    Stage("cluster", (sys.executable, "-m", "dev.cluster", "can-run"), waits=True),
+    Stage("gpu", (sys.executable, "tests/support/cuda_gpu.py")),
 )
-WORKERS = min(os.cpu_count() or 1, 8)
+PROCESSORS = min(os.cpu_count() or 1, 8)
+# Tests wait for processes to start and end, and for hangs to be noticed: more workers than processors use that time.
+WORKERS = {"worksteal": PROCESSORS, "loadscope": PROCESSORS + 2}
 
 
-def run(stage: Stage, with_slow: bool, output: IO[str] = sys.stdout) -> Outcome:
-    """Run one stage, with or without the tests that are marked as slow."""
-    started = time.monotonic()
-    if stage.guard:
-        guard = subprocess.run(stage.guard, cwd=ROOT, capture_output=True, text=True, check=False)
-        if guard.returncode:
-            # Any other code is a broken guard, which must not count as a skip.
-            result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
-            return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
-    print(f"\n== {stage.name} tests", file=output, flush=True)
-    told = BUILD / f"{stage.name}-tests.xml"
+def run(stages: tuple[Stage, ...], with_slow: bool, output: IO[str] = sys.stdout) -> list[Outcome]:
+    """Run stages in one call of pytest, with or without the tests that are marked as slow."""
+    outcomes = [outcome for stage in stages if (outcome := hindered(stage))]
+    able = [stage for stage in stages if stage.name not in {outcome.stage for outcome in outcomes}]
+    if not able:
+        return outcomes
+    names = [stage.name for stage in able]
+    print(f"\n== {', '.join(names)} tests", file=output, flush=True)
+    told = BUILD / f"{'-'.join(names)}-tests.xml"
     told.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5", f"--junit-xml={told}"]
-    if stage.distribution:
+    places = [f"tests/{name}" for name in names]
+    command = [sys.executable, "-m", "pytest", *places, "--durations=10", f"--junit-xml={told}"]
+    if distribution := able[0].distribution:
         # In the order of collection, which begins with the long tests, and not with the files that have the most.
         order = "--no-loadscope-reorder"
-        command += ["-p", "xdist", f"--numprocesses={WORKERS}", f"--dist={stage.distribution}", order]
+        command += ["-p", "xdist", f"--numprocesses={WORKERS[distribution]}", f"--dist={distribution}", order]
     if not with_slow:
         command += ["-m", "not slow"]
-    # Each worker has a processor; two threads of torch on each would wait for one another.
-    own = {**os.environ, "OMP_NUM_THREADS": "1"} if stage.distribution else None
-    done = subprocess.run(command, cwd=ROOT, env=own, stdout=output, stderr=subprocess.STDOUT, text=True, check=False)
-    skipped = int(ElementTree.parse(told).getroot()[0].get("skipped", 0)) if told.is_file() else 0
-    result = "failed" if done.returncode else "passed"
-    return Outcome(stage.name, result, time.monotonic() - started, skipped_tests=skipped)
+    started = time.monotonic()
+    environment = _environment(bool(distribution))
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    seconds = time.monotonic() - started
+    return outcomes + outcomes_of(able, told, done.returncode, seconds)
+
+
+def hindered(stage: Stage) -> Outcome | None:
+    """Return the outcome of a stage that cannot run here."""
+    started = time.monotonic()
+    if not stage.guard:
+        return None
+    guard = subprocess.run(stage.guard, cwd=ROOT, capture_output=True, text=True, check=False)
+    if not guard.returncode:
+        return None
+    # Any other code is a broken guard, which must not count as a skip.
+    result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
+    return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
+
+
+def _environment(is_distributed: bool) -> dict[str, str]:
+    # Thousands of processes import the same packages, some from a copy that only a test has: each would compile them.
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    # Workers use all processors; several threads of torch in each would wait for one another.
+    return own | ({"OMP_NUM_THREADS": "1"} if is_distributed else {})
+
+
+def outcomes_of(stages: list[Stage], told: Path, code: int, seconds: float) -> list[Outcome]:
+    """Return what a call of pytest came to for each of its stages, by the tests that its file tells of."""
+    cases = list(ElementTree.parse(told).iter("testcase")) if told.is_file() else []
+    of_stages = {
+        stage.name: [each for each in cases if each.get("classname", "").startswith(f"tests.{stage.name}.")]
+        for stage in stages
+    }
+    failed = {
+        name
+        for name, tests in of_stages.items()
+        if any(each.tag in ("failure", "error") for test in tests for each in test)
+    }
+    if code and not failed:
+        failed = set(of_stages)  # it did not come to its tests, or not to their end
+    return [
+        Outcome(
+            name,
+            "failed" if name in failed else "passed",
+            seconds if len(stages) == 1 else sum(float(test.get("time", 0)) for test in tests),
+            skipped_tests=sum(test.find("skipped") is not None for test in tests),
+        )
+        for name, tests in of_stages.items()
+    ]
 
 
 def run_all(stages: tuple[Stage, ...], with_slow: bool) -> list[Outcome]:
-    """Run the first stage alone, then those that mostly wait beside the others."""
-    outcomes = [run(stages[0], with_slow)]
+    """Run the first stage alone unless it is of the pool, then the pool beside those that mostly wait."""
+    first = () if stages[0].pooled else stages[:1]
+    outcomes = run(first, with_slow)
+    pool = tuple(stage for stage in stages if stage.pooled)
+    calls = [*([pool] if pool else []), *((stage,) for stage in stages[len(first) :] if not stage.pooled)]
     with ThreadPoolExecutor(1) as waiting, ThreadPoolExecutor(1) as computing:
         started = []
-        for stage in stages[1:]:
-            log = (BUILD / f"{stage.name}-tests.log").open("w")
-            lane = waiting if stage.waits else computing
-            started.append((log, lane.submit(run, stage, with_slow, log)))
-        return outcomes + [shown(log, outcome) for log, outcome in started]
+        for call in calls:
+            log = (BUILD / f"{'-'.join(stage.name for stage in call)}-tests.log").open("w")
+            lane = waiting if call[0].waits else computing
+            started.append((log, lane.submit(run, call, with_slow, log)))
+        return outcomes + [outcome for log, future in started for outcome in shown(log, future)]
 
 
-def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
-    """Stream the output of a stage until it ends."""
+def shown(written: IO[str], outcome: Future[list[Outcome]]) -> list[Outcome]:
+    """Stream the output of a call until it ends."""
     with written, Path(written.name).open() as log:
         while not outcome.done():
             print(log.read(), end="", flush=True)

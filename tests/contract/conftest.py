@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from api_answers import JOB, ApiServer, api_server, found
 from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
-from long_first import pytest_collection_modifyitems  # noqa: F401  # a hook, found by its name
 from terminals import _plain_terminal  # noqa: F401  # the same
 from told_job import told_job
 

@@ -154,9 +154,9 @@ def _refuse(sentence: str) -> None:
     raise BreachError(sentence)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Isolate the whole run. tmp_path is below the same directory."""
+    """Isolate each module, since a worker may also run tests that are not; tmp_path is below the same directory."""
     with kept_apart(tmp_path_factory.getbasetemp()):
         yield
 
