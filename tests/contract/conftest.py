@@ -16,10 +16,20 @@ from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found b
 from terminals import _plain_terminal  # noqa: F401  # the same
 from told_job import told_job
 
+_known_modules = 0
+_MANY_MODULES = 100
 
-def pytest_collection_finish() -> None:
-    """Exempt what exists by then from garbage collection, which tracing does several times for each model."""
-    gc.freeze()
+
+def pytest_runtest_setup() -> None:
+    """Exempt what libraries have left since they were imported from garbage collection.
+
+    Tracing collects several times for each model; of all that torch and transformers have, each takes half a second.
+    """
+    global _known_modules
+    if len(sys.modules) - _known_modules > _MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        _known_modules = len(sys.modules)
 
 
 @contextmanager
