@@ -1,12 +1,13 @@
 """Starts Pythons that have imported torch and others already, which takes longer than a small training itself.
 
-They are forked from a process that has imported libraries and done nothing else: `programs/warm_python.py`. There is
-one for each set of libraries, and for each environment that these have read meanwhile.
+They are forked from a process that has imported libraries and done nothing else: `programs/warm_python.py`. A test run
+has one for each set of libraries, and for each environment that these have read meanwhile.
 """
 
 from __future__ import annotations
 
-import atexit
+import errno
+import hashlib
 import json
 import os
 import signal
@@ -89,22 +90,36 @@ class WarmPython:
 
 @cache
 def parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
-    """Start the process that forks those with these libraries, and return the socket for requests; it ends with this
-    one."""
-    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-    others = {name: each for name, each in os.environ.items() if not name.startswith(_READ_AT_IMPORT)}
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), str(theirs.fileno()), *libraries],
-            # Chosen by the runner before DeepSpeed is imported, which guesses otherwise.
-            env={**others, "DS_ACCELERATOR": "cpu", **dict(environment)},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
+    """Return the socket for requests of the process that forks those with these libraries.
 
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    atexit.register(end)
+    All workers of a test run share it: whoever asks first starts it, and it ends with the run.
+    """
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    key = hashlib.sha256(repr((libraries, environment)).encode()).hexdigest()[:16]
+    name = f"\0memtune-warm-{owner}-{key}"  # of no file, so that it goes with the process
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as theirs:
+        try:
+            theirs.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            _start(theirs, owner, libraries, environment)
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.connect(name)
     return ours
+
+
+def _start(
+    requests: socket.socket, owner: int, libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]
+) -> None:
+    others = {name: each for name, each in os.environ.items() if not name.startswith(_READ_AT_IMPORT)}
+    process = subprocess.Popen(
+        [sys.executable, str(_PROGRAM), str(requests.fileno()), str(owner), *libraries],
+        # Chosen by the runner before DeepSpeed is imported, which guesses otherwise.
+        env={**others, "DS_ACCELERATOR": "cpu", **dict(environment)},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[requests.fileno()],
+    )
+    # It is no worker's to wait for, and outlives the one that started it.
+    process.returncode = 0

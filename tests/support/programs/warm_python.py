@@ -1,9 +1,9 @@
-"""Forks Pythons that have imported libraries already: `warm_python.py DESCRIPTOR MODULE...`.
+"""Forks Pythons that have imported libraries already: `warm_python.py DESCRIPTOR OWNER MODULE...`.
 
 Each message on the socket is a command line with its environment and directory, and brings three descriptors: two for
 the output, one to tell the process id and the exit code on. A child is killed when the other end of the latter is
-closed. Ends with the socket. MemTune itself is imported by each child, from where its environment says; its hooks also
-reach what a library imported here has copied from a hooked module.
+closed. Ends with the owner, a process. MemTune itself is imported by each child, from where its environment says; its
+hooks also reach what a library imported here has copied from a hooked module.
 """
 
 from __future__ import annotations
@@ -78,15 +78,20 @@ def replace_copies() -> None:
     Patches.replace = replace  # type: ignore[method-assign, assignment]  # of one test
 
 
-def next_child(connection: socket.socket) -> dict[str, Any]:
+def next_child(requests: socket.socket, owner: int) -> dict[str, Any]:
     """Serve requests, and return the request that this process was forked for."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the parent of a child ended
+    try:
+        ended = os.pidfd_open(owner)
+    except ProcessLookupError:
+        os._exit(0)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 3)
-        if not message:
+        if ended in select.select([requests.fileno(), ended], [], [])[0]:
             os._exit(0)
+        message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
         if os.fork() == 0:
-            connection.close()
+            requests.close()
+            os.close(ended)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _fork_and_tell(*descriptors)
             request: dict[str, Any] = json.loads(message)
@@ -156,8 +161,8 @@ def _run(script: str, is_module: bool) -> int:
 
 
 if __name__ == "__main__":
-    import_all(sys.argv[2:])
+    import_all(sys.argv[3:])
     # Not to be looked through, and so not to be copied, by each child.
     gc.collect()
     gc.freeze()
-    become(**next_child(socket.socket(fileno=int(sys.argv[1]))))
+    become(**next_child(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
