@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import watched
+from warm_environment import warm_environment
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
@@ -60,8 +61,10 @@ class Whole:
         entry = resumption(Format(self.integration), Plan.parse(self.plan), Plan.parse(plan), self.world == world)
         assert entry.way is way, entry.reason
         source = self.store / _CHECKPOINTS[self.integration]
+        python = str(warm_environment() / "bin" / "python")
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is its own process
+            monkeypatch.setattr(sys, "executable", python)
             resumed = resolve(self._settings(plan, world, store, source))
         assert resumed is not None
         assert (resumed.directory == source) == (way is Way.DIRECT)

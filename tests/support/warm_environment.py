@@ -1,7 +1,8 @@
 """An environment whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
 
-Programs of this environment, such as `trl`, use it as well. Everything but a rank's script starts anew: `memtune run`
-itself, its launcher, and a program up to where the runner takes its place.
+Programs of this environment, such as `trl`, use it as well. Everything but a rank's script, and what traces a model or
+converts a checkpoint, starts anew: `memtune run` itself, its launcher, and a program up to where the runner takes its
+place.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Pat
     variables = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
     Thread(target=_pass_on, args=(listening, parent(libraries, variables)), daemon=True).start()
     return directory
+
+
+def tracing_python() -> str:
+    """The `python` of an environment that forks what traces a model."""
+    return str(warm_environment(("torch", "memtune_runner.tracing")) / "bin" / "python")
 
 
 def _copy_program(program: Path, python: Path) -> None:

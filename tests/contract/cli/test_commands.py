@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from cli_jobs import DENSE, ROOT, job, refused, written
+from warm_environment import tracing_python
 
 from memtune_cli.main import main
 
@@ -38,6 +39,13 @@ ONE_OF_EACH = {
 TINY = ("accelerate", "env", "hf-trainer", "lightning", "own-batch", "own-model", "sdk")
 
 
+@pytest.fixture
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork what traces a model."""
+    monkeypatch.setattr(sys, "executable", tracing_python())
+
+
+@pytest.mark.usefixtures("_warm")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_has_a_plan_that_fits(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(example)]) == 0
@@ -94,6 +102,7 @@ def test_pictures_that_are_not_counted_are_told(tmp_path: Path, capsys: pytest.C
     assert "pictures are not: of each picture in a micro-batch the tower keeps up to 3.9 GiB more" in page
 
 
+@pytest.mark.usefixtures("_warm")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_can_be_estimated_and_explained(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ONE_OF_EACH[example.stem]

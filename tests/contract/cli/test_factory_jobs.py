@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from warm_environment import tracing_python
 
 from memtune_cli.main import main
 
@@ -44,7 +45,7 @@ def predicted(file: Path) -> tuple[int, str, dict[str, Any]]:
     """Return the exit code, the output and the status of `memtune run`."""
     state = file.parent / "state"
     done = subprocess.run(
-        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
+        [tracing_python(), "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
         env={**os.environ, "PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1"},
         cwd=PROGRAMS,
         stdout=subprocess.PIPE,
@@ -82,6 +83,7 @@ def test_a_factory_that_cannot_be_traced_is_told(factory: str, told: str, tmp_pa
 def test_a_job_with_a_factory_is_planned_where_torch_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(sys, "executable", tracing_python())
     monkeypatch.chdir(PROGRAMS)
     assert main(["plan", str(job(tmp_path, "factories:plain")), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

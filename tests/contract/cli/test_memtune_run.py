@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tiny_rehearsal import tiny_rehearsal
+from warm_environment import warm_environment
 
 _PATHS = os.pathsep.join(sys.path)
 _SECONDS = 300
@@ -34,14 +35,19 @@ def job(directory: Path, **spec: Any) -> Path:
     return file
 
 
-def start(file: Path) -> subprocess.Popen[str]:
+def start(file: Path, python: str = sys.executable) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(file.parent / "state")],
+        [python, "-m", "memtune_cli.main", "run", str(file), "--state", str(file.parent / "state")],
         env={**os.environ, "PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def start_warm(file: Path) -> subprocess.Popen[str]:
+    """Start one with ranks that are forked after their imports."""
+    return start(file, str(warm_environment(("torch._dynamo",)) / "bin" / "python"))
 
 
 def told_once(said: str) -> None:
@@ -74,7 +80,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     file, state = job(tmp_path), tmp_path / "state"
-    first = start(file)
+    first = start_warm(file)
     wait_for(state / "runs" / "tiny-probe-1" / "process.json", first)
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=_SECONDS)
@@ -82,7 +88,7 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert processes_of(state) == []
     told_once(said)
 
-    second = start(file)
+    second = start_warm(file)
     said, _ = second.communicate(timeout=_SECONDS)
     assert second.returncode == 0, said
     status = json.loads((state / "job.json").read_text())["status"]
@@ -147,7 +153,7 @@ def test_a_terminal_that_is_closed_ends_what_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="sets a limit of another process")
 def test_on_a_full_disk_an_interruption_still_ends_everything_and_the_next_call_goes_on(tmp_path: Path) -> None:
     file, state = job(tmp_path), tmp_path / "state"
-    first = start(file)
+    first = start_warm(file)
     wait_for(state / "runs" / "tiny-probe-1" / "process.json", first)
     resource.prlimit(first.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     first.send_signal(signal.SIGINT)
@@ -157,7 +163,7 @@ def test_on_a_full_disk_an_interruption_still_ends_everything_and_the_next_call_
     assert "Traceback" not in said
     assert processes_of(state) == []
 
-    second = start(file)
+    second = start_warm(file)
     said, _ = second.communicate(timeout=_SECONDS)
     assert second.returncode == 0, said
 
@@ -187,11 +193,11 @@ def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_suspended_is_not_waited_for(tmp_path: Path) -> None:
-    process = start(job(tmp_path, suspend=True))
+    process = start_warm(job(tmp_path, suspend=True))
     said, _ = process.communicate(timeout=_SECONDS)
     assert process.returncode == 1
     assert "suspended: nothing runs" in said
-    second = start(job(tmp_path))
+    second = start_warm(job(tmp_path))
     said, _ = second.communicate(timeout=_SECONDS)
     assert second.returncode == 0, said
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_jobs import job, refused, written
+from warm_environment import tracing_python
 
 from memtune.wire.trace import loads
 from memtune_cli.main import main
@@ -23,6 +26,14 @@ SENTENCE = (
 
 def small_job(folder: Path, **changes: object) -> str:
     return written(folder, job(**{"model": {"hfConfig": CONFIG}, "training__sequenceLength": LENGTH, **changes}))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _warm() -> Iterator[None]:
+    """Fork what traces a model."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sys, "executable", tracing_python())
+        yield
 
 
 @pytest.fixture(scope="module")

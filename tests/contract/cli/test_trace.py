@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_environment import tracing_python
 
 from memtune.wire.trace import loads
 from memtune_cli.main import main
@@ -19,6 +20,12 @@ def _beside_the_users_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROGRAMS)
 
 
+@pytest.fixture
+def _warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork what traces a model; the first test starts it anew."""
+    monkeypatch.setattr(sys, "executable", tracing_python())
+
+
 def test_a_factory_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "layers.json"
     arguments = ["--batch", "2", "--sequence-length", "4", "--numerics", "full", "--output", str(file)]
@@ -28,6 +35,7 @@ def test_a_factory_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert loads(file.read_text()).total == 3 * (32 * 32 + 32)
 
 
+@pytest.mark.usefixtures("_warm")
 def test_a_factory_that_fails_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "factories:data_dependent", "--output", str(tmp_path / "never.json")]) == 2
     told = capsys.readouterr().err.strip()
@@ -35,6 +43,7 @@ def test_a_factory_that_fails_is_told_in_one_line(tmp_path: Path, capsys: pytest
     assert "\n" not in told
 
 
+@pytest.mark.usefixtures("_warm")
 def test_a_factory_may_print_what_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "printing.json"
     assert main(["trace", "factories:printing", "--numerics", "full", "--output", str(file)]) == 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from launches import Launch, Place, free_port
+from warm_pythons import WarmPython
 from watched import ROOT
 
 from memtune.units import MIB
@@ -97,24 +97,36 @@ ending.report_of = lambda *_: time.sleep(600)
 """
 
 
+class Ended(NamedTuple):
+    """The exit code of a worker and all that it wrote."""
+
+    returncode: int
+    said: str
+
+
 def hang(
     tmp_path: Path, mishap: str = "", hangs_at: int = 1, seconds_after: float = 0, after_loop: float = 300
-) -> subprocess.CompletedProcess[str]:
+) -> Ended:
     """Run a hanging worker without a launcher."""
     script = HANGING.replace("{mishap}", mishap).replace("{hangs_at}", str(hangs_at))
     script = script.replace("{seconds_after}", str(seconds_after)).replace("{after_loop}", str(after_loop))
     path = f"{ROOT / 'core'}:{ROOT / 'runner'}"
     environment = {"MEMTUNE_RANK_DIRECTORY": str(tmp_path), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    file = tmp_path / "hanging.py"
+    file.write_text(script)
+    process = WarmPython([str(file)], environment, ("torch",))
+    try:
+        said, _ = process.communicate(240)
+    finally:
+        process.kill()
+    return Ended(process.returncode or 0, said)
 
 
 def test_a_hang_ends_with_its_own_code_and_the_stacks_in_the_log(tmp_path: Path) -> None:
     done = hang(tmp_path, NO_DEVICE)
-    assert done.returncode == 87, done.stderr
-    assert "memtune: rank 0 hangs: no optimizer step ended for" in done.stderr
-    assert "in stand_still" in done.stderr
+    assert done.returncode == 87, done.said
+    assert "memtune: rank 0 hangs: no optimizer step ended for" in done.said
+    assert "in stand_still" in done.said
     report = read_report(report_path(tmp_path, Rank(0, 0, 1, 1, 0)).read_bytes())
     assert (report.ending, report.exit_code, report.steps) == (Ending.HUNG, 87, 2)
     assert report.memory.peak_allocated_bytes, "what was read when the last step ended"
@@ -127,7 +139,7 @@ def test_a_hang_ends_whatever_happens_to_its_report(mishap: str, tmp_path: Path)
 
 def test_what_a_script_does_after_its_training_loop_is_no_hang(tmp_path: Path) -> None:
     done = hang(tmp_path, hangs_at=-1, seconds_after=4)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.said
     report = read_report(report_path(tmp_path, Rank(0, 0, 1, 1, 0)).read_bytes())
     assert (report.ending, report.steps) == (Ending.SUCCEEDED, 3)
 

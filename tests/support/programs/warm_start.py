@@ -1,4 +1,5 @@
-"""The `python` of a warm environment: forks a rank from the Python that has imported libraries, starts all else anew.
+"""The `python` of a warm environment: forks a rank, and what traces a model or converts a checkpoint, from the Python
+that has imported libraries, and starts all else anew.
 
 Runs without site-packages; the directory above has the socket and the path of the real Python.
 """
@@ -10,6 +11,13 @@ import socket
 import sys
 
 _RANK = "/memtune_runner/enter/run_worker.py"
+_MODULES = (["memtune_runner", "trace"], ["memtune_runner.checkpoints.convert"])
+
+
+def _is_forked(words: list[str]) -> bool:
+    if words[:1] == ["-m"]:
+        return any(words[1 : 1 + len(each)] == each for each in _MODULES)
+    return bool(words) and words[0].endswith(_RANK)
 
 
 def _real(words: list[str]) -> None:
@@ -19,7 +27,7 @@ def _real(words: list[str]) -> None:
 
 
 def _forked(words: list[str]) -> None:
-    """Ask for a rank, pass signals on to it, and end as it ends."""
+    """Ask for a process, pass signals on to it, and end as it ends."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(os.path.join(_environment, "socket"))  # noqa: PTH118  # as above
     request = {"words": words, "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109  # as above
@@ -35,6 +43,6 @@ def _forked(words: list[str]) -> None:
 
 
 _environment = os.path.dirname(os.path.dirname(sys.argv[0]))  # noqa: PTH120  # as above
-if len(sys.argv) > 1 and sys.argv[1].endswith(_RANK):
+if _is_forked(sys.argv[1:]):
     _forked(sys.argv[1:])
 _real(sys.argv[1:])
