@@ -170,8 +170,9 @@ def _emulate_command(commands: argparse._SubParsersAction[_CommandParser]) -> No
     emulate.epilog = _EMULATE_EXIT_CODES
     _add_gpu(emulate, f"the GPU to emulate (default: the job's, or {emulated_job.GPU}): {', '.join(GPUS)}")
     emulate.add_argument(
-        "--ranks", type=_positive, metavar="N", help="run as rank 0 of N (default: as the launcher says)"
+        "--ranks", type=_positive, metavar="N", help="run as a rank of N (default: as the launcher says)"
     )
+    emulate.add_argument("--rank", type=_natural, metavar="R", help="of a command: run as rank R (0)")
     limit = emulated_job.TIME_LIMIT_SECONDS
     emulate.add_argument("--time-limit", type=_positive, default=limit, metavar="SECONDS", help=f"at most ({limit})")
     emulate.add_argument("--snapshot", metavar="FILE", help="write torch's memory snapshot, for pytorch.org/memory_viz")

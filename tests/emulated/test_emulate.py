@@ -18,6 +18,10 @@ _SCRIPTS = Path(__file__).parent / "scripts"
 _LLAMA = Path(__file__).parents[2] / "bench" / "emulated_llama.py"
 
 
+# What scripts/rank.py says of the memory that it holds.
+_HELD = ("ddp", "full", "hybrid", "fsdp2", "held")
+
+
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -255,6 +259,23 @@ def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
     assert result["measured"]["stubs"] == []
 
 
+@pytest.mark.parametrize("stages", [(), ("3",)], ids=["ddp and fsdp", "deepspeed"])
+def test_another_rank_holds_what_rank_0_does(stages: tuple[str, ...]) -> None:
+    held = []
+    for rank, device in (0, 0), (11, 3):
+        code, result = emulate(_SCRIPTS / "rank.py", "--ranks", "16", "--rank", str(rank), arguments=stages)
+        assert code == 0, result["printed"][-2000:]
+        assert (result["rank"], result["measured"]["stubs"]) == (rank, [])
+        assert f"rank {rank} on cuda:{device} of 8\n" in result["printed"]
+        held.append([line.split() for line in result["printed"].splitlines() if line.startswith(_HELD)])
+    assert held[0] == held[1] != []
+    if not stages:
+        mib = {name: int(size) for name, size in held[0]}
+        # Of 64 MiB of weights and twice as much of moments, FSDP has a sixteenth, or an eighth among the 8 of a node.
+        assert 3 * 4 <= mib["hybrid"] - mib["full"] < 3 * 8
+        assert mib["ddp"] >= 3 * 64
+
+
 def test_groups_over_gloo_wait_for_nobody() -> None:
     code, result = emulate(_SCRIPTS / "groups.py", "--ranks", "8", "--time-limit", "60")
     assert code == 0, result["printed"][-2000:]
@@ -298,6 +319,9 @@ def test_what_cannot_be_emulated_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     code, sentence = refused("--", sys.executable, "train.py")
     assert code == 3
     assert "was not built for CUDA" in sentence
+    code, sentence = refused("--ranks", "8", "--rank", "8", "--", str(PYTHON), "train.py")
+    assert code == 2
+    assert "of 8 ranks, the last is 7" in sentence
     code, sentence = refused("--", "./train.sh")
     assert code == 2
     assert "neither Python nor a launcher" in sentence

@@ -24,6 +24,8 @@ _TRIED = ("2.6", "2.13")
 def run(arguments: argparse.Namespace) -> int:
     """Run the command in a child process and show the result that it writes."""
     if _is_job(arguments.words):
+        if arguments.rank:
+            raise InputError("--rank: a job is emulated as rank 0; leave it out")
         if arguments.ranks:
             raise InputError("--ranks: a job says itself how many GPUs it has; set spec.resources, or leave it out")
         from memtune_cli.commands.emulate_job import run as run_job
@@ -48,6 +50,8 @@ def _run_command(arguments: argparse.Namespace) -> int:
         words = ["--gpu", arguments.gpu or GPU, "--time-limit", str(arguments.time_limit), "--output", str(output)]
         if arguments.ranks:
             words += ["--ranks", str(arguments.ranks)]
+        if arguments.rank:
+            words += ["--rank", str(arguments.rank)]
         if arguments.snapshot:
             words += ["--snapshot", str(arguments.snapshot)]
         command = [sys.executable, "-m", "memtune_runner", "emulate", *words, "--", *arguments.words]
@@ -67,7 +71,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     from memtune_cli.views.emulate_page import asked, caveats, size
 
     gpu, measured = result["gpu"], result["measured"]
-    where = f"rank 0 of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
+    where = f"rank {result['rank']} of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
     yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
     yield f"  {_ending(result)}"
     if result["outcome"] == "failed" and measured and any(each["value"] != "true" for each in measured["values"]):

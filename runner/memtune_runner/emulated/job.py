@@ -36,7 +36,7 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
     assert settings.gpu_memory_bytes is not None  # the settings reject an emulated GPU without a size
     try:
         gpu = emulated_gpu.known_gpu(settings.gpu_name).with_memory(settings.gpu_memory_bytes)
-        return emulated_gpu.variables(gpu, settings.world, _torch_of(command, python))
+        return emulated_gpu.variables(gpu, settings.world, settings.gpus_per_node, _torch_of(command, python))
     except EmulationError as error:
         raise BadInputError(f"device emulated: {error}") from None
 

@@ -24,7 +24,7 @@ from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.gpu import variables as on_gpu
-from memtune_runner.emulated.ranks import GPUS_PER_NODE, of_command
+from memtune_runner.emulated.ranks import Rank, of_command, of_node
 
 COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
 EXIT_CODES = {
@@ -39,6 +39,7 @@ class Request(NamedTuple):
 
     gpu: str
     ranks: int | None
+    rank: int
     time_limit: int
     snapshot: Path | None
     words: tuple[str, ...]
@@ -49,12 +50,13 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m memtune_runner emulate")
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--ranks", type=int)
+    parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--time-limit", type=int, required=True)
     parser.add_argument("--snapshot", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("words", nargs="+")
     given = parser.parse_args(words)
-    request = Request(given.gpu, given.ranks, given.time_limit, given.snapshot, tuple(given.words))
+    request = Request(given.gpu, given.ranks, given.rank, given.time_limit, given.snapshot, tuple(given.words))
     try:
         result = emulate(request)
     except EmulationError as error:
@@ -73,17 +75,21 @@ def emulate(request: Request) -> dict[str, Any]:
         raise EmulationError(str(error)) from None
     torch = installed.find(command)
     ranks = request.ranks or of_command(command, request.words)
+    if request.rank >= ranks:
+        raise EmulationError(f"--rank {request.rank}: of {ranks} ranks, the last is {ranks - 1}; give --ranks")
+    rank = Rank(request.rank, ranks, of_node(command, request.words, ranks))
     variables = {
         **os.environ,
-        **on_gpu(gpu, ranks, torch),
-        **(_of_rank(ranks) if ranks > 1 or command.launcher else {}),
+        **on_gpu(gpu, ranks, rank.of_node, torch),
+        **(rank.variables() if ranks > 1 or command.launcher else {}),
         **worker_command.variables(command),
     }
     started = time.monotonic()
-    code, told = _run(torch.python, _task(command, ranks, request.snapshot), variables, request.time_limit)
+    code, told = _run(torch.python, _task(command, rank, request.snapshot), variables, request.time_limit)
     return {
         "gpu": {"name": gpu.name, "product": chip_of(gpu.name).product, "usableBytes": gpu.usable_bytes},
         "ranks": ranks,
+        "rank": rank.number,
         "outcome": _outcome(code, told),
         "message": endings.of_process(code, told)[1],
         "exitCode": code,
@@ -105,19 +111,11 @@ def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
     return endings.of_process(code, measured)[0] or (FAILED if code else COMPLETED)
 
 
-def _of_rank(ranks: int) -> dict[str, str]:
-    """Return the variables that a launcher would set for the first rank."""
+def _task(command: Command, rank: Rank, snapshot: Path | None) -> dict[str, Any]:
+    told = [f"{command.local_rank}={rank.local}"] if command.local_rank else []
     return {
-        "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(min(ranks, GPUS_PER_NODE)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-    }  # fmt: skip
-
-
-def _task(command: Command, ranks: int, snapshot: Path | None) -> dict[str, Any]:
-    rank = [f"{command.local_rank}=0"] if command.local_rank else []
-    return {
-        "kind": command.kind.value, "target": command.target, "arguments": [*rank, *command.arguments],
-        "ranks": ranks, "snapshot": str(snapshot.absolute()) if snapshot else None,
+        "kind": command.kind.value, "target": command.target, "arguments": [*told, *command.arguments],
+        "ranks": rank.ranks, "snapshot": str(snapshot.absolute()) if snapshot else None,
     }  # fmt: skip
 
 

@@ -29,8 +29,8 @@ def beside(directory: Path, python: str, path: str | None) -> str:
 def main(words: list[str]) -> int:
     """Answer common queries: the list of GPUs, properties, or the status page."""
     options = _options(words)
-    facts = _facts()
-    if options is None:
+    gpus = [] if options is None else _gpus(options.get("--id"))
+    if options is None or not gpus:
         print(
             f"{NAME} of the emulated GPU answers -L, --query-gpu=... --format=csv, and no options at all; "
             f"not: {' '.join(words)}",
@@ -38,13 +38,14 @@ def main(words: list[str]) -> int:
         )
         return 2
     if "-L" in options:
-        print(f"GPU 0: {facts['name']} (UUID: {facts['uuid']})")
+        print("\n".join(f"GPU {facts['index']}: {facts['name']} (UUID: {facts['uuid']})" for facts in gpus))
     elif "--query-gpu" in options:
-        print("\n".join(_queried(options["--query-gpu"].split(","), options.get("--format", "csv").split(","), facts)))
+        print("\n".join(_queried(options["--query-gpu"].split(","), options.get("--format", "csv").split(","), gpus)))
     else:
-        print(f"NVIDIA-SMI {facts['driver_version']} (emulated)", end="  ")
-        print(f"Driver Version: {facts['driver_version']}  CUDA Version: {facts['cuda_version']}")
-        print(f"  0  {facts['name']}  {_NOT_KNOWN} / {facts['memory.total']}MiB")
+        print(f"NVIDIA-SMI {gpus[0]['driver_version']} (emulated)", end="  ")
+        print(f"Driver Version: {gpus[0]['driver_version']}  CUDA Version: {gpus[0]['cuda_version']}")
+        for facts in gpus:
+            print(f"  {facts['index']}  {facts['name']}  {_NOT_KNOWN} / {facts['memory.total']}MiB")
     return 0
 
 
@@ -63,20 +64,31 @@ def _options(words: list[str]) -> dict[str, str] | None:
                 return None
             value = left.pop(0)
         found[name] = value
-    return None if found.get("--id", "0") != "0" else found
+    return found
 
 
-def _queried(names: list[str], form: list[str], facts: dict[str, str]) -> list[str]:
+def _queried(names: list[str], form: list[str], gpus: list[dict[str, str]]) -> list[str]:
     names = [name.strip() for name in names]
     has_units = "nounits" not in [word.strip() for word in form]
     units = {name: " MiB" for name in names if name.startswith("memory.") and has_units}
-    values = [facts[name] + units.get(name, "") if name in facts else _NOT_KNOWN for name in names]
     titles = [f"{name} [MiB]" if name.startswith("memory.") else name for name in names]
-    rows = [", ".join(values)]
+    rows = [
+        ", ".join(facts[name] + units.get(name, "") if name in facts else _NOT_KNOWN for name in names)
+        for facts in gpus
+    ]
     return rows if "noheader" in [word.strip() for word in form] else [", ".join(titles), *rows]
 
 
-def _facts() -> dict[str, str]:
+def _gpus(wanted: str | None) -> list[dict[str, str]]:
+    """Return the facts of all GPUs, or of those whose numbers are wanted; of none if one of these is not there."""
+    count = ctypes.c_uint()
+    ctypes.CDLL(None).nvmlDeviceGetCount_v2(ctypes.byref(count))
+    numbers = wanted.split(",") if wanted else [str(each) for each in range(count.value)]
+    is_there = all(each.isdecimal() and int(each) < count.value for each in numbers)
+    return [_facts(int(each), count.value) for each in numbers] if is_there else []
+
+
+def _facts(index: int, count: int) -> dict[str, str]:
     """Query the library, which cannot know the memory that another process uses."""
     nvml = ctypes.CDLL(None)
     text = ctypes.create_string_buffer(96)
@@ -87,7 +99,7 @@ def _facts() -> dict[str, str]:
 
     device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
     version, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
     nvml.nvmlDeviceGetMemoryInfo(device, memory)
     nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(version))
     nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
@@ -101,8 +113,8 @@ def _facts() -> dict[str, str]:
         "cuda_version": f"{version.value // 1000}.{version.value % 1000 // 10}",
         "memory.total": str(memory[0] // _MIB),
         "compute_cap": f"{major.value}.{minor.value}",
-        "count": "1",
-        "index": "0",
+        "count": str(count),
+        "index": str(index),
     }
 
 

@@ -27,7 +27,7 @@ _TIMED = (
 
 
 class Emulation:
-    """One process on the emulated GPU, as rank 0 of ``ranks``."""
+    """One process on the emulated GPU, as one of ``ranks``."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -44,6 +44,7 @@ class Emulation:
         spawned.install(self._ranks)
         watch = ImportWatch()
         watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_the_next_stage)
+        watch.when_imported("deepspeed.runtime.zero.utils", store.agree_with_the_first)
         watch.install()
         self.follow(torch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from memtune_runner.command.command import Command
 from memtune_runner.emulated.errors import EmulationError
@@ -15,6 +16,36 @@ _OPTIONS = {
     "--num-gpus": "--num-nodes",
     "--num-processes": "",  # of all nodes together
 }
+
+
+class Rank(NamedTuple):
+    """The rank that the process is, and how many there are."""
+
+    number: int
+    ranks: int
+    of_node: int
+
+    @property
+    def local(self) -> int:
+        """Its number on its node."""
+        return self.number % self.of_node
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that a launcher would set."""
+        return {
+            "RANK": str(self.number), "LOCAL_RANK": str(self.local), "GROUP_RANK": str(self.number // self.of_node),
+            "WORLD_SIZE": str(self.ranks), "LOCAL_WORLD_SIZE": str(self.of_node),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+        }  # fmt: skip
+
+
+def of_node(command: Command, words: Sequence[str], ranks: int) -> int:
+    """Return how many ranks each node has: what the launcher says of a node, if that divides all."""
+    options = _options(words[: list(words).index(command.target)])
+    said = next((options[name] for name, nodes in _OPTIONS.items() if nodes and name in options), "")
+    if said.isdecimal() and int(said) and ranks % int(said) == 0:
+        return int(said)
+    return min(ranks, GPUS_PER_NODE)
 
 
 def of_command(command: Command, words: Sequence[str]) -> int:

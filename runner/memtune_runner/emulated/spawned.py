@@ -1,4 +1,4 @@
-"""Ranks that a script starts by itself: the process on the emulated GPU is the first of them and stands for all."""
+"""Ranks that a script starts by itself: the process on the emulated GPU is one of them and stands for all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 from memtune_runner.emulated.ranks import GPUS_PER_NODE
 from memtune_runner.rank.imports import ImportWatch
 
-# Lightning is one package or several.
-_LIGHTNING = ("lightning.fabric.accelerators.cuda", "lightning_fabric.accelerators.cuda")
 # What the agent tells the only process that it starts; of several, each is told by whoever starts the emulation.
 _ALONE = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
@@ -44,19 +42,17 @@ def install(ranks: int) -> None:
                 flush=True,
             )
             return plain(fn, args, nprocs, join, *rest, **more)
-        _as_first_rank(fn, 0, *args)
+        _as_the_rank(fn, int(os.environ.get("RANK", "0")) % nprocs, *args)
         return None if join else _Ended()
 
     module.start_processes = package.start_processes = start_processes
     watch = ImportWatch()
-    for name in _LIGHTNING:
-        watch.when_imported(name, lambda module: _count_ranks(module, ranks_of_node))
     counts = {str(each) for each in (1, ranks, ranks_of_node)}
     watch.when_imported("torch.distributed.launcher.api", lambda module: _launch_no_agent(module, counts))
     watch.install()
 
 
-def _as_first_rank(fn: Callable[..., Any], *args: Any) -> Any:
+def _as_the_rank(fn: Callable[..., Any], *args: Any) -> Any:
     """Call what a process of its own would: it may exit, and takes its process group along."""
     distributed: Any = import_module("torch.distributed")
     had_group = distributed.is_initialized()
@@ -86,11 +82,6 @@ class _Ended:
         return True
 
 
-def _count_ranks(module: Any, ranks: int) -> None:
-    """Let Lightning find a GPU for each rank of the node: it refuses more devices than there are, and uses one."""
-    module.num_cuda_devices = lambda: ranks
-
-
 def _launch_no_agent(module: Any, counts: set[str]) -> None:
     """Run a function that torchrun's agent would start: the agent would wait for what all ranks return."""
     plain = module.launch_agent
@@ -101,6 +92,6 @@ def _launch_no_agent(module: Any, counts: set[str]) -> None:
             return plain(config, entrypoint, args, **more)
         for name, value in _ALONE.items():
             os.environ.setdefault(name, value)
-        return {0: _as_first_rank(entrypoint, *args)}
+        return {0: _as_the_rank(entrypoint, *args)}
 
     module.launch_agent = launch_agent

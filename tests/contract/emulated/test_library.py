@@ -22,6 +22,7 @@ from memtune_runner.emulated.process import collectives, stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
 _OUT_OF_MEMORY = 2
+_NO_DEVICE = 101
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -69,6 +70,37 @@ def test_memory_is_rounded_to_pages_and_counted_with_what_lies_outside(library: 
     assert _free_bytes(library) == GIB - 100 * MIB
     library.emulated_used_peak.restype = ctypes.c_uint64
     assert library.emulated_used_peak() == 4 * MIB
+
+
+def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};gpus=4")
+    library = ctypes.CDLL(str(built))
+    number, address = ctypes.c_int(), ctypes.c_void_p()
+    assert library.cudaGetDeviceCount(ctypes.byref(number)) == 0
+    assert number.value == 4
+    assert library.cudaSetDevice(4) == _NO_DEVICE
+    assert library.cudaSetDevice(3) == 0
+    library.cudaGetDevice(ctypes.byref(number))
+    assert number.value == 3
+    code, of_third = _allocate(library, 2 * MIB)
+    assert code == 0
+    library.cudaSetDevice(0)
+    assert _free_bytes(library) == GIB - 102 * MIB
+    attributes = (ctypes.c_int * 6)()
+    library.cudaPointerGetAttributes(attributes, ctypes.c_void_p(of_third))
+    assert attributes[1] == 3
+    text = ctypes.create_string_buffer(64)
+    for index in (0, 3):
+        assert library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(address)) == 0
+        library.nvmlDeviceGetUUID(address, text, 64)
+        assert library.nvmlDeviceGetHandleByUUID(text, ctypes.byref(address)) == 0
+        library.nvmlDeviceGetIndex(address, ctypes.byref(number))
+        assert number.value == index
+        library.cudaDeviceGetPCIBusId(text, 64, index)
+        assert library.nvmlDeviceGetHandleByPciBusId_v2(text, ctypes.byref(address)) == 0
+        library.nvmlDeviceGetIndex(address, ctypes.byref(number))
+        assert number.value == index
+    _ctypes.dlclose(library._handle)
 
 
 def test_too_much_is_an_error_that_stays_until_somebody_asks(library: Any) -> None:

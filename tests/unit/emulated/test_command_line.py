@@ -16,7 +16,7 @@ from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
 from memtune_runner.emulated.gpu import gpu_variable
 from memtune_runner.emulated.installed import Installed
-from memtune_runner.emulated.ranks import of_command
+from memtune_runner.emulated.ranks import Rank, of_command, of_node
 from memtune_runner.emulated.store import LonelyStore
 
 
@@ -36,10 +36,30 @@ def test_a_launcher_says_how_many_ranks_there_are(words: str, ranks: int) -> Non
     assert of_command(parse(words.split()), words.split()) == ranks
 
 
+@pytest.mark.parametrize(
+    ("words", "ranks", "per_node"),
+    [
+        ("python train.py", 16, 8),
+        ("python train.py", 2, 2),
+        ("torchrun --nproc-per-node 4 --nnodes 4 train.py", 16, 4),
+        ("torchrun --nproc-per-node gpu train.py", 16, 8),
+        ("accelerate launch --num_processes 16 train.py", 16, 8),
+    ],
+)
+def test_a_node_has_as_many_ranks_as_the_launcher_says(words: str, ranks: int, per_node: int) -> None:
+    assert of_node(parse(words.split()), words.split(), ranks) == per_node
+
+
+def test_a_rank_is_told_its_place_on_its_node() -> None:
+    told = Rank(11, 16, 8).variables()
+    assert (told["RANK"], told["LOCAL_RANK"], told["GROUP_RANK"]) == ("11", "3", "1")
+    assert (told["WORLD_SIZE"], told["LOCAL_WORLD_SIZE"]) == ("16", "8")
+
+
 def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator() -> None:
     result = {
         "gpu": {"name": "h100-80gb", "product": "NVIDIA H100 80GB HBM3", "usableBytes": 80 << 30},
-        "ranks": 8, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 5.0,
+        "ranks": 8, "rank": 5, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 5.0,
         "outsideBytes": {"context": 500 << 20, "nccl": 1 << 30},
         "torch": {"version": "2.13.0", "cuda": "13.0", "cudnn": "9.20.0", "nccl": "2.29.7"},
         "measured": {
@@ -51,6 +71,7 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
         },
     }  # fmt: skip
     shown = "\n".join(_page(Screen(100, colours=False, unicode=True), result))
+    assert "emulated, rank 5 of 8\n" in shown
     assert re.search(r"reserved +12\.00 GiB\n", shown)
     assert re.search(r"outside +1\.49 GiB  not emulated, an estimate: context 500 MiB, nccl 1\.00 GiB\n", shown)
     assert "Asked of the GPU: 0.773 TFLOP of matrix products, all-reduce 6.00 GiB\n" in shown
@@ -71,7 +92,7 @@ def test_every_gpu_has_a_chip(name: str) -> None:
 
 def test_the_variable_has_the_versions_as_the_libraries_write_them() -> None:
     torch = Installed(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
-    parts = dict(part.split("=") for part in gpu_variable(chip_of("a100-80gb"), 100, 10, torch).split(";"))
+    parts = dict(part.split("=") for part in gpu_variable(chip_of("a100-80gb"), 100, 10, 8, torch).split(";"))
     assert parts["name"] == "NVIDIA A100-SXM4-80GB"
     assert (parts["total"], parts["outside"]) == ("100", "10")
     assert (parts["cuda"], parts["cudnn"], parts["nccl"]) == ("13000", "92000", "22907")
@@ -87,6 +108,8 @@ def test_a_store_answers_for_ranks_that_are_not_there() -> None:
     assert not store.check(["address/5"])
     assert store.compare_set("leader", "", "0") == b"0"
     assert store.compare_set("leader", "", "1") == b"0"
+    # What the first rank would have set: NCCL asks for as many bytes.
+    assert len(store.get("default_pg/0//cuda//0")) == 128
 
 
 @pytest.mark.parametrize(("version", "is_tried"), [("2.13.0+cu130", True), ("2.6.0", True), ("2.15.0+cu130", False)])

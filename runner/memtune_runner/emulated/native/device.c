@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gpu gpu;
+struct gpu gpu = {.gpus = 1};
+static __thread int current;
 
 static long long number(const char *text, const char *name) {
     char key[48];
@@ -26,6 +27,7 @@ __attribute__((constructor)) static void configure(void) {
     gpu.shared_per_block_optin = number(text, "shared_per_block_optin"), gpu.l2 = number(text, "l2");
     gpu.cudnn = number(text, "cudnn"), gpu.nccl = number(text, "nccl");
     gpu.cublas = number(text, "cublas"), gpu.cuda = number(text, "cuda");
+    if (number(text, "gpus")) gpu.gpus = number(text, "gpus");
     /* These are the same on every GPU that torch still knows. */
     gpu.warp = 32, gpu.registers_per_sm = 65536, gpu.shared_per_block = 49152;
 }
@@ -76,11 +78,14 @@ struct device_properties {
     size_t shared_reserved;
 };
 
+static int is_number(int device) { return device >= 0 && device < gpu.gpus; }
+
 int cudaGetDeviceProperties(struct device_properties *properties, int device) {
-    if (device) return fail(INVALID_VALUE);
+    if (!is_number(device)) return fail(INVALID_DEVICE);
     memset(properties, 0, sizeof *properties);
     memcpy(properties->name, gpu.name, sizeof gpu.name);
     memcpy(properties->uuid, "memtune-emulated", sizeof properties->uuid);
+    properties->uuid[sizeof properties->uuid - 1] += device;
     properties->total = gpu.total, properties->shared_per_block = gpu.shared_per_block;
     properties->registers_per_block = properties->registers_per_sm = gpu.registers_per_sm;
     properties->warp = gpu.warp, properties->threads_per_block = 1024;
@@ -89,7 +94,7 @@ int cudaGetDeviceProperties(struct device_properties *properties, int device) {
     properties->constant = 65536, properties->texture_alignment = 512, properties->pitch = 0x7fffffff;
     properties->major = gpu.major, properties->minor = gpu.minor, properties->sms = gpu.sms;
     properties->maps_host = properties->concurrent_kernels = properties->unified_addressing = 1;
-    properties->managed = properties->cooperative = 1, properties->pci_bus = 1;
+    properties->managed = properties->cooperative = 1, properties->pci_bus = 1 + device;
     properties->l2 = gpu.l2, properties->threads_per_sm = gpu.threads_per_sm;
     properties->shared_per_sm = gpu.shared_per_sm, properties->shared_per_block_optin = gpu.shared_per_block_optin;
     properties->blocks_per_sm = gpu.blocks_per_sm, properties->shared_reserved = gpu.shared_reserved;
@@ -125,15 +130,13 @@ static int attribute(int which) {
 int cudaDeviceGetAttribute(int *value, int which, int device) { return (void)device, *value = attribute(which), SUCCESS; }
 int cuDeviceGetAttribute(int *value, int which, int device) { return (void)device, *value = attribute(which), SUCCESS; }
 
-int cudaGetDeviceCount(int *devices) { return *devices = 1, SUCCESS; }
-int cudaGetDevice(int *device) { return *device = 0, SUCCESS; }
-int cudaSetDevice(int device) {
-    enum { INVALID_DEVICE = 101 };
-    return device ? fail(INVALID_DEVICE) : SUCCESS;
-}
+int current_device(void) { return current; }
+int cudaGetDeviceCount(int *devices) { return *devices = gpu.gpus, SUCCESS; }
+int cudaGetDevice(int *device) { return *device = current, SUCCESS; }
+int cudaSetDevice(int device) { return is_number(device) ? (current = device, SUCCESS) : fail(INVALID_DEVICE); }
 int cudaDeviceCanAccessPeer(int *can, int device, int peer) { return (void)device, (void)peer, *can = 0, SUCCESS; }
 int cudaDeviceGetPCIBusId(char *text, int size, int device) {
-    return (void)device, snprintf(text, size, "0000:01:00.0"), SUCCESS;
+    return snprintf(text, size, "0000:%02x:00.0", 1 + device), SUCCESS;
 }
 int cudaRuntimeGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
 int cudaDriverGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
@@ -180,6 +183,7 @@ static const char *error_name(int code) {
     switch (code) {
     case SUCCESS: return "cudaSuccess";
     case OUT_OF_MEMORY: return "cudaErrorMemoryAllocation";
+    case INVALID_DEVICE: return "cudaErrorInvalidDevice";
     case CANNOT_CAPTURE: return "cudaErrorStreamCaptureUnsupported";
     default: return "cudaErrorInvalidValue";
     }
@@ -189,6 +193,7 @@ const char *cudaGetErrorString(int code) {
     switch (code) {
     case SUCCESS: return "no error";
     case OUT_OF_MEMORY: return "out of memory";
+    case INVALID_DEVICE: return "invalid device ordinal";
     case CANNOT_CAPTURE: return "the emulated GPU captures no CUDA graph";
     default: return "invalid argument";
     }

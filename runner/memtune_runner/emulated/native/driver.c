@@ -10,19 +10,18 @@
 
 int cuInit(unsigned flags) { return (void)flags, SUCCESS; }
 int cuDriverGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
-int cuDeviceGetCount(int *devices) { return *devices = 1, SUCCESS; }
-int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, ordinal ? INVALID_VALUE : SUCCESS; }
+int cuDeviceGetCount(int *devices) { return *devices = gpu.gpus, SUCCESS; }
+int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, ordinal < 0 || ordinal >= gpu.gpus ? INVALID_DEVICE : SUCCESS; }
 int cuCtxGetCurrent(void **context) { return *context = (void *)0x10, SUCCESS; }
 int cuCtxSetCurrent(void *context) { return (void)context, SUCCESS; }
-int cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
+int cuCtxGetDevice(int *device) { return *device = current_device(), SUCCESS; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { return (void)device, *context = (void *)0x10, SUCCESS; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
     return (void)device, *flags = 0, *active = 1, SUCCESS;
 }
 int cuPointerGetAttribute(void *value, int which, uint64_t address) {
     enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, ORDINAL = 9 };
-    (void)address;
-    if (which == MEMORY_TYPE || which == ORDINAL) *(int *)value = which == MEMORY_TYPE ? 2 : 0;
+    if (which == MEMORY_TYPE || which == ORDINAL) *(int *)value = which == MEMORY_TYPE ? 2 : current_device();
     else if (which == CONTEXT || which == DEVICE_POINTER || which == HOST_POINTER)
         *(uint64_t *)value = which == CONTEXT ? 0x10 : address;
     return SUCCESS;

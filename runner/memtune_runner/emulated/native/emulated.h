@@ -10,7 +10,7 @@
 #define CUDA_MAJOR 13
 #endif
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, CANNOT_CAPTURE = 900 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, CANNOT_CAPTURE = 900 };
 
 /* Copies and fills up to this size are real, so that host code reads what host code wrote; larger ones would only fill
  * the host's memory. */
@@ -22,9 +22,13 @@ struct gpu {
     int major, minor, sms, warp, threads_per_sm, blocks_per_sm, registers_per_sm, l2;
     int shared_per_block, shared_per_block_optin, shared_per_sm, shared_reserved;
     int cudnn, nccl, cublas, cuda;
+    int gpus; /* of the node: all are this one, under several numbers */
 };
 
 extern struct gpu gpu;
+
+/* device.c */
+int current_device(void);
 
 /* memory.c */
 int fail(int code);

@@ -14,6 +14,7 @@ struct range {
     char *start;
     size_t size;
     int pinned; /* or MANAGED */
+    int device; /* the number under which it was asked for */
 };
 
 enum { MANAGED = 2 };
@@ -53,7 +54,7 @@ static int add(void *start, size_t size, int is_pinned) {
     }
     size_t place = place_of(start);
     memmove(ranges + place + 1, ranges + place, (count - place) * sizeof *ranges);
-    ranges[place] = (struct range){start, size, is_pinned};
+    ranges[place] = (struct range){start, size, is_pinned, current_device()};
     count++;
     return SUCCESS;
 }
@@ -253,9 +254,10 @@ int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *
     pthread_mutex_lock(&lock);
     struct range *range = find(address);
     int type = !range ? UNREGISTERED : range->pinned == MANAGED ? BOTH : range->pinned ? HOST : DEVICE;
+    int device = range ? range->device : -1;
     pthread_mutex_unlock(&lock);
     attributes->type = type;
-    attributes->device = type == UNREGISTERED ? -1 : 0;
+    attributes->device = device;
     attributes->device_pointer = type == UNREGISTERED ? NULL : (void *)address;
     attributes->host_pointer = type == DEVICE ? NULL : (void *)address;
     return SUCCESS;

@@ -2,15 +2,17 @@
 #include "emulated.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
+enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, UUID_END = 'd' };
 
 /* The driver that came with CUDA 13.0; drivers also run what was built for earlier releases. */
 static const char driver[] = "580.65.06";
-/* The bytes of "memtune-emulated", as cudaGetDeviceProperties gives them. */
-static const char uuid[] = "GPU-6d656d74-756e-652d-656d-756c61746564";
-static void *const handle = (void *)0x10;
+/* The handle of the GPU under each of its numbers. */
+static void *handle_of(unsigned index) { return (void *)((uintptr_t)0x10 + index); }
+static unsigned index_of(void *device) { return (unsigned)((uintptr_t)device - 0x10); }
 
 static int written(char *text, unsigned length, const char *what) {
     return snprintf(text, length, "%s", what) < (int)length ? SUCCESS : INSUFFICIENT_SIZE;
@@ -29,20 +31,33 @@ int nvmlSystemGetNVMLVersion(char *text, unsigned length) { return written(text,
 int nvmlSystemGetCudaDriverVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { return *version = gpu.cuda, SUCCESS; }
 
-int nvmlDeviceGetCount(unsigned *devices) { return *devices = 1, SUCCESS; }
-int nvmlDeviceGetCount_v2(unsigned *devices) { return *devices = 1, SUCCESS; }
+int nvmlDeviceGetCount(unsigned *devices) { return *devices = gpu.gpus, SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *devices) { return nvmlDeviceGetCount(devices); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-    return index ? INVALID_ARGUMENT : (*device = handle, SUCCESS);
+    return index >= (unsigned)gpu.gpus ? INVALID_ARGUMENT : (*device = handle_of(index), SUCCESS);
 }
 int nvmlDeviceGetHandleByIndex(unsigned index, void **device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
-int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) { return (void)bus, *device = handle, SUCCESS; }
-int nvmlDeviceGetHandleByUUID(const char *text, void **device) { return (void)text, *device = handle, SUCCESS; }
+/* The addresses and UUIDs that cudaDeviceGetPCIBusId and cudaGetDeviceProperties give: the last bytes have the number. */
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
+    unsigned domain, number;
+    if (sscanf(bus, "%x:%x", &domain, &number) != 2 || !number) return INVALID_ARGUMENT;
+    return nvmlDeviceGetHandleByIndex_v2(number - 1, device);
+}
+int nvmlDeviceGetHandleByUUID(const char *text, void **device) {
+    size_t length = strlen(text);
+    return nvmlDeviceGetHandleByIndex_v2(length > 1 ? strtoul(text + length - 2, NULL, 16) - UUID_END : 0, device);
+}
 
-int nvmlDeviceGetIndex(void *device, unsigned *index) { return (void)device, *index = 0, SUCCESS; }
+int nvmlDeviceGetIndex(void *device, unsigned *index) { return *index = index_of(device), SUCCESS; }
 int nvmlDeviceGetName(void *device, char *text, unsigned length) {
     return (void)device, written(text, length, gpu.name);
 }
-int nvmlDeviceGetUUID(void *device, char *text, unsigned length) { return (void)device, written(text, length, uuid); }
+/* The bytes of "memtune-emulated". */
+int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
+    char uuid[48];
+    snprintf(uuid, sizeof uuid, "GPU-6d656d74-756e-652d-656d-756c617465%02x", UUID_END + index_of(device));
+    return written(text, length, uuid);
+}
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
     return (void)device, *major = gpu.major, *minor = gpu.minor, SUCCESS;
 }
