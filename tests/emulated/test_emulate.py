@@ -229,6 +229,15 @@ def test_values_steer_a_script_as_on_a_gpu() -> None:
     assert reads["        read.append(gradient.norm().item())"] == "made up"
 
 
+def test_a_backward_pass_finds_the_places_of_a_mask_and_is_followed_to_the_host() -> None:
+    code, result = emulate(_SCRIPTS / "masks.py")
+    assert code == 0, result["printed"][-2000:]
+    assert "read 1.0 1.0\npeak 16\n" in result["printed"]
+    lines = (_SCRIPTS / "masks.py").read_text().splitlines()
+    told = {lines[each["line"] - 1].strip() for each in result["measured"]["values"]}
+    assert 'found.append(float(gradients[0].to("cpu")[0, 0]))' in told
+
+
 def test_large_tensors_of_one_value_take_no_host_memory() -> None:
     code, result = emulate(_SCRIPTS / "large.py")
     assert code == 0, result["printed"][-2000:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
@@ -21,6 +22,8 @@ _text: Any = _tensor_str
 _checkpoint: Any = checkpoint
 # Ways to read a tensor's value, which count as reads wherever they are in a backward pass.
 _READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
+# Moves a tensor or changes its type; what it moves to the host is read.
+_MOVES = ("to",)
 _REGISTERS = ("register_hook", "register_post_accumulate_grad_hook")
 
 
@@ -62,6 +65,23 @@ def suspended_in_backward(mode: ValueMode) -> Iterator[None]:
         _checkpoint.CheckpointFunction, _checkpoint._checkpoint_without_reentrant_generator = reentrant, generator
 
 
+def _followed_to_host(mode: ValueMode, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what moves a tensor, for which the mode is entered if it moves it to the host."""
+    followed = _followed(mode, plain)
+
+    @functools.wraps(plain)
+    def moved(*args: Any, **kwargs: Any) -> Any:
+        return (followed if any(map(_is_host, (*args[1:], *kwargs.values()))) else plain)(*args, **kwargs)
+
+    return moved
+
+
+def _is_host(given: Any) -> bool:
+    """Whether a device is named, or given by a tensor, that is the CPU."""
+    device = given.device if isinstance(given, torch.Tensor) else given
+    return isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
+
+
 def _followed(mode: ValueMode, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, for which the mode is entered in the middle of a backward pass."""
 
@@ -88,6 +108,19 @@ def followed_in_hooks(mode: ValueMode) -> Iterator[None]:
 
     with _replaced(torch.Tensor, _REGISTERS, registering):
         yield
+
+
+@contextmanager
+def followed_masks(mode: ValueMode) -> Iterator[None]:
+    """Find the places of a mask by its values also where the backward pass of indexing looks for them, without a mode."""
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of each operator that is replaced
+        library.impl("nonzero", mode.places, "CUDA")
+    try:
+        yield
+    finally:
+        library._destroy()
 
 
 @contextmanager
@@ -159,5 +192,9 @@ class _Engine:
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         """Run torch's backward pass without the mode."""
-        with _suspended(self._mode), _replaced(torch.Tensor, _READS, lambda plain: _followed(self._mode, plain)):
+        with (
+            _suspended(self._mode),
+            _replaced(torch.Tensor, _READS, lambda plain: _followed(self._mode, plain)),
+            _replaced(torch.Tensor, _MOVES, lambda plain: _followed_to_host(self._mode, plain)),
+        ):
             return self._engine.run_backward(*args, **kwargs)

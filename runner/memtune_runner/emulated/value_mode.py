@@ -95,9 +95,16 @@ class ValueMode(TorchDispatchMode):
         known = [self._book.of(each) for each in tensors if each.is_cuda]
         return all(each is not None and each.is_true for each in known)
 
+    def places(self, mask: torch.Tensor) -> torch.Tensor:
+        """Return the places of a mask in a backward pass; its line is told of the forward pass."""
+        return self._shaped_alike(_aten.nonzero.default, (mask,), {}, [mask])  # type: ignore[no-any-return]
+
     def _shaped_by_values(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Run an operator whose output shape depends on values, which counts as a read by the script."""
         self._note(inputs)
+        return self._shaped_alike(func, args, kwargs, inputs)
+
+    def _shaped_alike(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
         is_true = self._are_true(inputs)
         device = next(each.device for each in inputs if each.is_cuda)
         if func.overloadpacket is _aten.masked_select and not is_small(args[0]):

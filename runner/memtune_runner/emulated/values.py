@@ -118,6 +118,7 @@ class Values:
         from memtune_runner.emulated.kernels import follow_kernels
         from memtune_runner.emulated.mode_suspension import (
             followed_in_hooks,
+            followed_masks,
             suspended_in_backward,
             suspended_in_compiled,
         )
@@ -126,7 +127,13 @@ class Values:
         mode = ValueMode(self.reads)
         watch = follow_kernels(mode)
         try:
-            with suspended_in_backward(mode), followed_in_hooks(mode), suspended_in_compiled(mode), mode:
+            with (
+                suspended_in_backward(mode),
+                followed_in_hooks(mode),
+                followed_masks(mode),
+                suspended_in_compiled(mode),
+                mode,
+            ):
                 yield
         finally:
             watch.remove()
