@@ -297,6 +297,13 @@ def test_a_rank_is_one_of_tensor_context_and_pipeline_parallel_ones() -> None:
     assert "the script waits for an object of another rank" in result["printed"]
 
 
+def test_the_last_stage_of_a_pipeline_runs_if_the_script_says_what_it_is_given() -> None:
+    code, result = emulate(_SCRIPTS / "stages.py", "--ranks", "4", "--rank", "3")
+    assert code == 0, result["printed"][-2000:]
+    assert "stage 3 of the pipeline would be told by the stage before" in result["printed"]
+    assert "pass input_args to PipelineStage" in result["printed"]
+
+
 def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
     code, result = emulate(_SCRIPTS / "training.py")
     assert code == 0, result["printed"][-2000:]

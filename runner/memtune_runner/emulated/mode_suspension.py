@@ -112,7 +112,7 @@ def followed_in_hooks(mode: ValueMode) -> Iterator[None]:
 
 @contextmanager
 def followed_masks(mode: ValueMode) -> Iterator[None]:
-    """Find the places of a mask by its values also where the backward pass of indexing looks for them, without a mode."""
+    """Find the places of a mask by its values also where the backward pass of indexing looks for them."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of each operator that is replaced

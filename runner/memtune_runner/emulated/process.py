@@ -43,7 +43,7 @@ class Emulation:
             store.install(self._ranks)
         spawned.install(self._ranks)
         watch = ImportWatch()
-        watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_the_next_stage)
+        watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_other_stages)
         watch.when_imported("deepspeed.runtime.zero.utils", store.agree_with_the_first)
         watch.install()
         self.follow(torch)
