@@ -229,6 +229,19 @@ def test_values_steer_a_script_as_on_a_gpu() -> None:
     assert reads["        read.append(gradient.norm().item())"] == "made up"
 
 
+def test_convolutions_of_what_was_never_computed_are_not_computed_either(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nconvolution = torch.nn.Conv2d(256, 256, 3, padding=1, device='cuda').half()\n"
+        "image = torch.randn(1, 256, 64, 64, device='cuda').half()\n"
+        "print('read', convolution(image)[0, 0, 0, 0].item())\n"
+    )
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    assert "read 1.0\n" in result["printed"]  # a CPU takes seconds for each in half precision
+    assert result["measured"]["values"][0]["value"] == "made up"
+
+
 def test_a_backward_pass_finds_the_places_of_a_mask_and_is_followed_to_the_host() -> None:
     code, result = emulate(_SCRIPTS / "masks.py")
     assert code == 0, result["printed"][-2000:]

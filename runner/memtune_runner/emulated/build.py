@@ -32,6 +32,8 @@ _NVIDIA = re.compile(
 _NVIDIA_SONAME = re.compile(r"lib(cu|nv|nccl).*\.so[.\d]*")
 # libc10_cuda looks functions of the driver and NVML up by name and asserts that they exist.
 _LOOKED_UP = re.compile(rb"\0((?:cu[A-Z]|nvml[A-Z])\w+)(?=\0)")
+_CUDA_LIBRARY = "libc10_cuda.so"
+_OF_TORCH = ("libtorch*.so", "libc10*.so", "libcaffe2*.so")
 # torch opens these by name, whether or not it is linked with them.
 _DRIVER = "libcuda.so.1"
 _OPENED = (_DRIVER, "libnvidia-ml.so.1")
@@ -54,15 +56,23 @@ class Binaries(NamedTuple):
 def inspect(torch_directory: Path) -> Binaries:
     """Read what torch's libraries need."""
     undefined, needed, searched = set[str](), set(_OPENED), set[Path]()
-    for path in sorted((torch_directory / "lib").glob("*.so")):
+    for path in _libraries(torch_directory):
         library = elf.read(path)
         undefined.update(filter(_NVIDIA.fullmatch, library.undefined))
         needed.update(filter(_NVIDIA_SONAME.fullmatch, library.needed))
         searched.update(Path(entry.replace("$ORIGIN", str(path.parent))) for entry in library.search_path)
-        if path.name == "libc10_cuda.so":
+        if path.name == _CUDA_LIBRARY:
             undefined.update(name.decode("ascii") for name in _LOOKED_UP.findall(path.read_bytes()))
     absent = {soname for soname in needed if not any((directory / soname).exists() for directory in searched)}
     return Binaries(frozenset(undefined), frozenset(absent))
+
+
+def _libraries(torch_directory: Path) -> list[Path]:
+    """Return torch's own shared libraries: in its package, or in the `lib` of the prefix, where conda puts them."""
+    prefix = torch_directory.absolute().parents[2]  # lib/python3.11/site-packages/torch
+    if (prefix / _CUDA_LIBRARY).exists():
+        return sorted(path for name in _OF_TORCH for path in prefix.glob(name))
+    return sorted((torch_directory / "lib").glob("*.so"))
 
 
 def stubs(undefined: Iterable[str], defined: Iterable[str]) -> bytes:

@@ -8,8 +8,9 @@ from typing import Any
 def answer_for_other_stages(stages: Any) -> None:
     """Answer what torch asks other stages for before the first step.
 
-    ``stages`` is `torch.distributed.pipelining.stage`. The next stage would send gradients, in the shapes of what it is given. The one before would send the shapes of what
+    The next stage would send gradients, in the shapes of what it is given. The one before would send the shapes of what
     it gives: the script may say them; else they are those of what another stage of this rank gives.
+    ``stages`` is `torch.distributed.pipelining.stage`.
     """
     if not hasattr(stages, "_StageBackwardMeta"):
         return  # older releases ask for shapes of inputs only, which the first stage has

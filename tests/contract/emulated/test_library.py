@@ -72,6 +72,17 @@ def test_memory_is_rounded_to_pages_and_counted_with_what_lies_outside(library: 
     assert library.emulated_used_peak() == 4 * MIB
 
 
+def test_torchs_libraries_are_found_where_conda_puts_them(tmp_path: Path) -> None:
+    torch_directory = tmp_path / "lib" / "python3.11" / "site-packages" / "torch"
+    (torch_directory / "lib").mkdir(parents=True)
+    source = tmp_path / "source.c"
+    source.write_text("int cudaMalloc(void);\nint start(void) { return cudaMalloc(); }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", tmp_path / "lib" / "libc10_cuda.so"], check=True)
+    (tmp_path / "lib" / "libother.so").write_text("not one of torch's")
+    (torch_directory / "lib" / "libtorch_global_deps.so").symlink_to(tmp_path / "lib" / "libc10_cuda.so")
+    assert build.inspect(torch_directory).undefined == {"cudaMalloc"}
+
+
 def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};gpus=4")
     library = ctypes.CDLL(str(built))
