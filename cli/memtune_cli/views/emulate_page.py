@@ -148,7 +148,12 @@ def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"  {each['file']}:{each['line']} ({each['times']} times)" for each in made_up[:_READS_SHOWN])
         if len(made_up) > _READS_SHOWN:
             yield f"  and {counted(len(made_up) - _READS_SHOWN, 'more line')}; --format json has all"
-        yield "  If memory depends on them, it may differ on a real GPU."
+        sizes = sum(each["times"] for each in made_up if each["sizes"])
+        yield (
+            f"  {counted(sizes, 'size')} of tensors came from them: with other values, memory differs."
+            if sizes
+            else "  No size of a tensor came from them. If the script branches on them, memory may differ on a GPU."
+        )
     else:
         yield "The script read no value that only a kernel would have computed."
     if measured["compilations"]:

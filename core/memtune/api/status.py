@@ -200,6 +200,11 @@ class RunStatus(RecordStatus):
     allocator_retries: Natural = Field(
         default=0, description="Times the allocator had to free its cache and try again."
     )
+    made_up_sizes: Natural = Field(
+        default=0,
+        description="On an emulated GPU, how often a tensor got its size from values that no kernel had computed; with "
+        "others, memory differs.",
+    )
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
     step_seconds: Amount = Field(default=0.0, description="Median seconds of one optimizer step.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")

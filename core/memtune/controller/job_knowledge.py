@@ -133,4 +133,12 @@ def lesson_of(record: RunStatus) -> Lesson | None:
     has_retried = record.allocator_retries > 0
     # Memory outside an emulated GPU's allocator is an estimate and teaches nothing.
     device_bytes = 0 if isinstance(record, EmulationStatus) else peaks.device
-    return Lesson(plan, peaks.allocated, peaks.reserved, device_bytes, record.step_seconds, retried=has_retried)
+    return Lesson(
+        plan,
+        peaks.allocated,
+        peaks.reserved,
+        device_bytes,
+        record.step_seconds,
+        retried=has_retried,
+        made_up=record.made_up_sizes > 0,
+    )

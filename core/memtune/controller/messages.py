@@ -157,8 +157,9 @@ def measured(record: RunStatus) -> str:
     of = f"of {amount(total, total)}" if peaks.device <= total else f"before the GPU had only {amount(total, total)}"
     measured = f"{verb} {amount(peaks.device, total)}{predicted} {of}"
     speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
+    made_up = f", {counted(record.made_up_sizes, 'size')} of tensors made up" if record.made_up_sizes else ""
     shorter = ", without the longest sequences" if record.length_covered is False else ""
-    return f"{measured}{speed}{retries}{shorter}{ended_early(record)}"
+    return f"{measured}{speed}{retries}{made_up}{shorter}{ended_early(record)}"
 
 
 def ended_early(record: RunStatus) -> str:

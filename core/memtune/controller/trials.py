@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus, Status, StepStatus
+from memtune.api.status import EmulationStatus, RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
 from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
 from memtune.controller.stale_probes import stale
@@ -69,7 +69,8 @@ def _scores(
 def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
     """Whether a measured plan may be launched: headroom kept, no allocation retries, and still in the space.
 
-    A probe that never saw the longest sequences underestimates: its prediction has to fit as well.
+    A probe that never saw the longest sequences, or an emulated one whose sizes of tensors were made up, may
+    underestimate: its prediction has to fit as well.
     """
     return model.space.allows(plan_of(probe)) and _fits(job, model, probe)
 
@@ -90,13 +91,15 @@ def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:
     if device_bytes > model.usable_bytes * (1 - tuning.headroom_ratio):
         free = 1 - device_bytes / model.usable_bytes
         return f"too tight: {max(free, 0):.1%} free of {tuning.headroom}"
-    if probe.length_covered is False and not _fits_longest(model, plan_of(probe)):
+    if probe.length_covered is False and not _is_predicted_to_fit(model, plan_of(probe)):
         return "too tight for the longest sequences, as predicted"
+    if isinstance(probe, EmulationStatus) and probe.made_up_sizes and not _is_predicted_to_fit(model, plan_of(probe)):
+        return "too tight if sizes of tensors are others than the made-up ones, as predicted"
     return ""
 
 
-def _fits_longest(model: PlanKnowledge, plan: Plan) -> bool:
-    """Whether a plan that ran on shorter sequences fits: what all plans of the job share was seen by then."""
+def _is_predicted_to_fit(model: PlanKnowledge, plan: Plan) -> bool:
+    """Whether a plan fits of which a run did not see all: what all plans of the job share was seen by then."""
     chance = model.predict(plan).probe_probability(model.usable_bytes, model.headroom)
     return model.fits(plan) or chance >= ADMISSION
 

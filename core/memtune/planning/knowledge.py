@@ -30,7 +30,8 @@ class Lesson:
     """What one run taught about its plan. ``demanded_bytes`` is 0 unless it ran out of memory.
 
     One that ``retried`` got its memory only after the allocator had emptied its cache. A ``stale`` one is of other
-    versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan.
+    versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan. In a
+    ``made_up`` one, sizes of tensors came from values that no kernel had computed: it is as uncertain as the formulas.
     """
 
     plan: Plan
@@ -42,6 +43,7 @@ class Lesson:
     demanded_bytes: int = 0
     retried: bool = False
     stale: bool = False
+    made_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,11 @@ class PlanKnowledge:
         """What torch's allocator reserved under each emulated plan that did not run out of memory."""
         return {lesson.plan: lesson.reserved_bytes for lesson in self._emulated if lesson.reserved_bytes}
 
+    @cached_property
+    def _made_up(self) -> frozenset[Plan]:
+        """The emulated plans of which sizes of tensors were made up."""
+        return frozenset(lesson.plan for lesson in self._emulated if lesson.made_up)
+
     def expected_bytes(self, plan: Plan) -> float:
         """The memory of a plan: measured, else predicted."""
         return self.measured_bytes.get(plan) or self.predict(plan).device.expected
@@ -157,19 +164,22 @@ class PlanKnowledge:
         if self._before and plan in self._before:
             prediction = self._as_before(prediction, self._before[plan])
         reserved_bytes = self.emulated_bytes.get(plan)
-        return _as_emulated(prediction, reserved_bytes) if reserved_bytes else prediction
+        if not reserved_bytes:
+            return prediction
+        widest = prediction.device.upper / prediction.device.expected - 1
+        return _as_emulated(prediction, reserved_bytes, widest if plan in self._made_up else _EMULATION_ERROR)
 
     def may_try(self, plan: Plan) -> bool:
         """Whether a plan is predicted to take less than each that died, or was measured without dying.
 
-        One that was emulated has to fit, and then needs not be smaller than what died on an emulated GPU. One of which
-        only a stale lesson says that it died has to leave its headroom at the lower bound.
+        One that was emulated has to fit, and then needs not be smaller than what died on an emulated GPU, unless sizes
+        were made up. One of which only a stale lesson says that it died has to leave its headroom at the lower bound.
         """
         if plan in self.measured_bytes:
             return True
         if plan in self._before and self._before[plan].died and self.predict(plan).device.lower > self._allowed_bytes:
             return False
-        if plan not in self.emulated_bytes:
+        if plan not in self.emulated_bytes or plan in self._made_up:
             return self.ceiling_bytes == math.inf or self.predict(plan).device.expected < self.ceiling_bytes
         return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.current)
 
@@ -250,10 +260,10 @@ class PlanKnowledge:
         return min(died, default=float("inf"))
 
 
-def _as_emulated(prediction: Prediction, reserved_bytes: int) -> Prediction:
+def _as_emulated(prediction: Prediction, reserved_bytes: int, error: float) -> Prediction:
     """The prediction of a plan with what was emulated in place of what formulas say."""
     outside_bytes = prediction.device.expected - prediction.reserved.expected
-    return _with_device(prediction, reserved_bytes + outside_bytes, _EMULATION_ERROR)
+    return _with_device(prediction, reserved_bytes + outside_bytes, error)
 
 
 def _with_device(prediction: Prediction, device: float, error: float) -> Prediction:

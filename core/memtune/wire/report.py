@@ -121,7 +121,10 @@ _Word = Annotated[str | None, word(16)]
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the rank with the highest peak; None if not measured."""
+    """The memory of the rank with the highest peak; None if not measured.
+
+    ``made_up_sizes`` is how often a tensor on an emulated GPU got its size from values that no kernel had computed.
+    """
 
     device_total_bytes: _Count = None
     peak_allocated_bytes: _Count = None
@@ -132,6 +135,7 @@ class Memory:
     largest_free_block_bytes: _Count = None
     failed_request_bytes: _Count = None
     alloc_retries: _Count = None
+    made_up_sizes: _Count = None
 
     @property
     def peak_device_bytes(self) -> int:

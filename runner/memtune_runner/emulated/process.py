@@ -35,6 +35,11 @@ class Emulation:
         self._values = Values()
         self.active = ExitStack()
 
+    @property
+    def made_up_sizes(self) -> int:
+        """How often a tensor got its size from values that no kernel had computed."""
+        return self._values.reads.made_up_sizes
+
     def torch_imported(self, torch: ModuleType) -> None:
         """From here on no other rank is waited for, and values are followed."""
         from memtune_runner.emulated import pipeline, spawned, store

@@ -38,7 +38,7 @@ class EmulatedRank:
 
         self._torch, self._peaks = torch, PhasePeaks(torch)
         keeps_history = environment.EMULATED_RESULT in os.environ
-        statistics = EmulatedStatistics(settings.budget_from_step, self._peaks, keeps_history)
+        statistics = EmulatedStatistics(settings.budget_from_step, self._peaks, keeps_history, self._emulation)
         self._emulation.torch_imported(torch)
         enter_children()
         return statistics
@@ -76,8 +76,12 @@ def _words(measured: Mapping[str, Any]) -> Iterator[str]:
     if made_up:
         times = counted(sum(each["times"] for each in made_up), "value")
         places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_READS_TOLD])
+        made_up_sizes = sum(each["times"] for each in made_up if each["sizes"])
+        sizes = "memory may depend on them"
+        if made_up_sizes:
+            sizes = f"{counted(made_up_sizes, 'size')} of tensors came from them, so memory depends on them"
         more = ", ..." if len(made_up) > _READS_TOLD else ""
-        yield f"the script read {times} that no kernel has computed ({places}{more}); memory may depend on them"
+        yield f"the script read {times} that no kernel has computed ({places}{more}); {sizes}"
     if measured["compilations"]:
         yield "torch.compile found no Triton or no C compiler and compiled nothing, which may take other memory"
     if measured["stubs"]:

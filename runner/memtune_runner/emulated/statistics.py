@@ -12,17 +12,19 @@ from memtune.units import gib
 from memtune_runner.device.statistics import CudaStatistics
 from memtune_runner.emulated.history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
-from memtune_runner.emulated.process import resize
+from memtune_runner.emulated.process import Emulation, resize
 from memtune_runner.rank.memory_reading import Reading
 
 
 class EmulatedStatistics(CudaStatistics):
     """``budget_from_step`` is what the GPU has left after a number of steps; 0 is the start."""
 
-    def __init__(self, budget_from_step: Mapping[int, int], peaks: PhasePeaks, keeps_history: bool) -> None:
+    def __init__(
+        self, budget_from_step: Mapping[int, int], peaks: PhasePeaks, keeps_history: bool, emulation: Emulation
+    ) -> None:
         super().__init__(None)
         self._budget_from_step, self._steps = budget_from_step, 0
-        self._peaks, self._keeps_history = peaks, keeps_history
+        self._peaks, self._keeps_history, self._emulation = peaks, keeps_history, emulation
         if left_bytes := budget_from_step.get(0):
             resize(left_bytes)
 
@@ -36,6 +38,7 @@ class EmulatedStatistics(CudaStatistics):
             peak_allocated_bytes=highest["allocated"],
             peak_active_bytes=highest["active"],
             peak_reserved_bytes=highest["reserved"],
+            made_up_sizes=self._emulation.made_up_sizes,
         )
 
     def record_sites(self) -> None:

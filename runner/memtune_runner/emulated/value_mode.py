@@ -90,8 +90,8 @@ class ValueMode(TorchDispatchMode):
             return func(*self._on_host(args), **kwargs)
         return func is not _aten.equal.default or inputs[0] is inputs[1]
 
-    def _note(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._reads.note(self._are_true(tensors))
+    def _note(self, tensors: Sequence[torch.Tensor], sizes: bool = False) -> None:
+        self._reads.note(self._are_true(tensors), sizes)
 
     def _are_true(self, tensors: Sequence[torch.Tensor]) -> bool:
         known = [self._book.of(each) for each in tensors if each.is_cuda]
@@ -103,7 +103,7 @@ class ValueMode(TorchDispatchMode):
 
     def _shaped_by_values(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Run an operator whose output shape depends on values, which counts as a read by the script."""
-        self._note(inputs)
+        self._note(inputs, sizes=True)
         return self._shaped_alike(func, args, kwargs, inputs)
 
     def _shaped_alike(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:

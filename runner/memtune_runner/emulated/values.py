@@ -43,20 +43,25 @@ class Reads:
     """Where the script read values of the GPU."""
 
     def __init__(self) -> None:
-        self._times: Counter[tuple[str, int, str]] = Counter()
+        self._times: Counter[tuple[str, int, str, bool]] = Counter()
 
-    def note(self, is_true: bool) -> None:
-        """Record that the script reads a value now."""
+    @property
+    def made_up_sizes(self) -> int:
+        """How often a tensor got its size from values that are not true."""
+        return sum(times for (_, _, value, sizes), times in self._times.items() if sizes and value != TRUE)
+
+    def note(self, is_true: bool, sizes: bool = False) -> None:
+        """Record that the script reads a value now, or that a tensor gets its size from one."""
         frame = sys._getframe(1)
         while frame.f_back is not None and _is_library(frame.f_code.co_filename):
             frame = frame.f_back
-        self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP] += 1
+        self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP, sizes] += 1
 
     def report(self) -> list[dict[str, Any]]:
         """Return the places, most frequent first."""
         return [
-            {"file": file, "line": line, "value": value, "times": times}
-            for (file, line, value), times in self._times.most_common()
+            {"file": file, "line": line, "value": value, "sizes": sizes, "times": times}
+            for (file, line, value, sizes), times in self._times.most_common()
         ]
 
 

@@ -21,3 +21,4 @@ class Reading:
     non_torch_bytes: int | None  # unknown on a shared device
     retries: int
     ooms: int
+    made_up_sizes: int | None = None  # on an emulated GPU only

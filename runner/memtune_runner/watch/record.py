@@ -25,6 +25,7 @@ class MemoryRecord:
             if reading.non_torch_bytes is None
             else _larger(before.non_torch_bytes, reading.non_torch_bytes),
             alloc_retries=reading.retries,
+            made_up_sizes=reading.made_up_sizes,
         )
 
     def memory(self) -> Memory:

@@ -52,7 +52,7 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
         "matrixProducts": {"calls": 2400, "flops": 2_463_900 * 10**9},
         "collectives": [{"name": "all-gather", "calls": 198, "bytes": 90 * _GIB}],
         "stubs": [], "compilations": 0,
-        "values": [{"file": "/home/me/train.py", "line": 30, "value": "made up", "times": 3}],
+        "values": [{"file": "/home/me/train.py", "line": 30, "value": "made up", "sizes": False, "times": 3}],
         "torch": "2.13.0+cu130", "history": history,
     }  # fmt: skip
     return {**told, **changes}

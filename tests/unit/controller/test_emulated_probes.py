@@ -22,7 +22,7 @@ def job(emulation: str = "Auto", **tuning: Any) -> Job:
     return make_job(resources=NAMED, tuning={"emulation": emulation, **tuning})
 
 
-def emulated(cluster: SimulatedCluster, factor: float = 1.0) -> None:
+def emulated(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int = 0) -> None:
     """End the waiting emulated probe, on an allocator that takes ``factor`` of the truth."""
     for run in cluster.runs(RunKind.EMULATE):
         cluster.start(run)
@@ -35,19 +35,23 @@ def emulated(cluster: SimulatedCluster, factor: float = 1.0) -> None:
                 report = cluster.report(pod, ending, device=Device.EMULATED)
                 taken = min(peak, cluster.usable_bytes)
                 memory = replace(
-                    report.memory, peak_reserved_bytes=taken, peak_allocated_bytes=taken, non_torch_bytes=0
+                    report.memory,
+                    peak_reserved_bytes=taken,
+                    peak_allocated_bytes=taken,
+                    non_torch_bytes=0,
+                    made_up_sizes=made_up_sizes,
                 )
                 cluster.end(pod, 0 if fits else 85, replace(report, memory=memory))
     cluster.reconcile()
 
 
-def until_probed(cluster: SimulatedCluster, factor: float = 1.0) -> None:
+def until_probed(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int = 0) -> None:
     """End emulated probes successfully until there is a probe on GPUs or the job has chosen."""
     cluster.reconcile()
     for _ in range(10):
         if cluster.runs(RunKind.PROBE) or cluster.status["phase"] != "Probing":
             return
-        emulated(cluster, factor)
+        emulated(cluster, factor, made_up_sizes)
     raise AssertionError(cluster.events)
 
 
@@ -118,6 +122,20 @@ def test_only_launches_without_a_probe() -> None:
     tuned = condition(cluster, "Tuned")
     assert tuned["reason"] == "Emulated"
     assert "is launched without a probe: emulated probe" in tuned["message"]
+
+
+@pytest.mark.parametrize(("made_up_sizes", "launched"), [(0, True), (3, False)])
+def test_only_launches_no_tight_plan_whose_sizes_of_tensors_were_made_up(made_up_sizes: int, launched: bool) -> None:
+    cluster = SimulatedCluster(job("Only"))
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    tight = 0.9 * cluster.usable_bytes / cluster.truth(pod.plan)
+    until_probed(cluster, tight, made_up_sizes)
+    (record, *_) = cluster.status["emulations"]
+    assert (record["plan"], record["verdict"], record["madeUpSizes"]) == (pod.plan, "succeeded", made_up_sizes)
+    assert (", 3 sizes of tensors made up" in " ".join(map(str, cluster.events))) is not launched
+    attempts = [attempt["plan"] for attempt in cluster.status["attempts"]]
+    assert (pod.plan in attempts) is launched
 
 
 def test_only_fails_where_nothing_fits_as_emulated() -> None:

@@ -192,14 +192,20 @@ def test_each_phase_has_peaks_of_its_own_and_the_script_sees_its_own(torch: Any)
 def test_the_log_says_what_an_emulated_run_is_worth() -> None:
     measured = {
         "values": [
-            {"file": "a.py", "line": 3, "value": "made up", "times": 2},
-            {"file": "a.py", "line": 4, "value": "true", "times": 9},
+            {"file": "a.py", "line": 3, "value": "made up", "sizes": False, "times": 2},
+            {"file": "a.py", "line": 4, "value": "true", "sizes": True, "times": 9},
         ],
         "compilations": 1,
         "stubs": [{"name": "cufftPlan1d", "calls": 2}],
     }
     said = " ".join(_words(measured))
     assert "no trained model" in said
-    assert "read 2 values that no kernel has computed (a.py:3)" in said
+    assert "read 2 values that no kernel has computed (a.py:3); memory may depend on them" in said
     assert "torch.compile" in said
     assert "cufftPlan1d" in said
+
+
+def test_the_log_says_how_many_sizes_of_tensors_were_made_up() -> None:
+    read = {"file": "a.py", "line": 3, "value": "made up", "sizes": True, "times": 2}
+    said = " ".join(_words({"values": [read], "compilations": 0, "stubs": []}))
+    assert "(a.py:3); 2 sizes of tensors came from them, so memory depends on them" in said

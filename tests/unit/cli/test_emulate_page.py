@@ -1,0 +1,22 @@
+"""What `memtune emulate` says of the values that a script read."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtune_cli.views.emulate_page import caveats
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            False,
+            "  No size of a tensor came from them. If the script branches on them, memory may differ on a GPU.",
+        ),
+        (True, "  2 sizes of tensors came from them: with other values, memory differs."),
+    ],
+)
+def test_what_a_read_value_may_change_is_said(sizes: bool, said: str) -> None:
+    read = {"file": "a.py", "line": 3, "value": "made up", "sizes": sizes, "times": 2}
+    assert said in caveats({"values": [read], "compilations": 0, "stubs": []})
