@@ -68,7 +68,7 @@ def _run_command(arguments: argparse.Namespace) -> int:
 
 
 def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
-    from memtune_cli.views.emulate_page import asked, caveats, size
+    from memtune_cli.views.emulate_page import asked, caveats, estimated, size
 
     gpu, measured = result["gpu"], result["measured"]
     where = f"rank {result['rank']} of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
@@ -85,8 +85,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     peaks, outside = measured["peakBytes"], result["outsideBytes"]
     for metric in _METRICS:
         yield f"  {metric:<12}{size(peaks[metric]):>12}"
-    parts = ", ".join(f"{name} {size(part)}" for name, part in outside.items())
-    yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {parts}"
+    yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {estimated(outside)}"
     yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
     yield ""
     yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"

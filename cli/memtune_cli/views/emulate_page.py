@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from memtune.memory.constants import DEFAULT_TRUST
 from memtune.units import Unit, counted, gib, unit_of
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import Column, table, wrapped
@@ -27,7 +28,7 @@ def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> lis
     lines = [head, *notes]
     for each in result["plans"]:
         lines += ["", *_plan(screen, each)]
-    parts = ", ".join(f"{name} {size(amount)}" for name, amount in result["outsideBytes"].items())
+    parts = estimated(result["outsideBytes"])
     versions = sorted({each["torch"] for each in result["plans"] if each["torch"]})
     lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
     return [*lines, *wrapped(screen, f"device is reserved and, by estimate, what is outside of torch: {parts}", 2)]
@@ -126,6 +127,13 @@ def size(size_bytes: int) -> str:
     """An amount in a suitable unit."""
     unit = unit_of(size_bytes)
     return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
+
+
+def estimated(outside_bytes: Mapping[str, int]) -> str:
+    """What is outside of torch's allocator, as intervals."""
+    return ", ".join(
+        f"{name} {size(expected)} (give or take {DEFAULT_TRUST[name]:.0%})" for name, expected in outside_bytes.items()
+    )
 
 
 def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
