@@ -69,7 +69,7 @@ def inspect(torch_directory: Path) -> Binaries:
 
 def _libraries(torch_directory: Path) -> list[Path]:
     """Return torch's own shared libraries: in its package, or in the `lib` of the prefix, where conda puts them."""
-    prefix = torch_directory.absolute().parents[2]  # lib/python3.11/site-packages/torch
+    prefix = torch_directory.absolute().parent.parent.parent  # lib/python3.11/site-packages/torch
     if (prefix / _CUDA_LIBRARY).exists():
         return sorted(path for name in _OF_TORCH for path in prefix.glob(name))
     return sorted((torch_directory / "lib").glob("*.so"))

@@ -29,14 +29,17 @@ def beside(directory: Path, python: str, path: str | None) -> str:
 def main(words: list[str]) -> int:
     """Answer common queries: the list of GPUs, properties, or the status page."""
     options = _options(words)
-    gpus = [] if options is None else _gpus(options.get("--id"))
-    if options is None or not gpus:
+    if options is None:
         print(
             f"{NAME} of the emulated GPU answers -L, --query-gpu=... --format=csv, and no options at all; "
             f"not: {' '.join(words)}",
             file=sys.stderr,
         )
         return 2
+    gpus = _gpus(options.get("--id"))
+    if not gpus:
+        print("No devices were found")
+        return 6
     if "-L" in options:
         print("\n".join(f"GPU {facts['index']}: {facts['name']} (UUID: {facts['uuid']})" for facts in gpus))
     elif "--query-gpu" in options:
@@ -80,12 +83,13 @@ def _queried(names: list[str], form: list[str], gpus: list[dict[str, str]]) -> l
 
 
 def _gpus(wanted: str | None) -> list[dict[str, str]]:
-    """Return the facts of all GPUs, or of those whose numbers are wanted; of none if one of these is not there."""
+    """Return the facts of all GPUs, or of those whose number or UUID is wanted; of none if one is not there."""
     count = ctypes.c_uint()
     ctypes.CDLL(None).nvmlDeviceGetCount_v2(ctypes.byref(count))
-    numbers = wanted.split(",") if wanted else [str(each) for each in range(count.value)]
-    is_there = all(each.isdecimal() and int(each) < count.value for each in numbers)
-    return [_facts(int(each), count.value) for each in numbers] if is_there else []
+    gpus = [_facts(index, count.value) for index in range(count.value)]
+    names = [name.strip() for name in wanted.split(",")] if wanted else [facts["index"] for facts in gpus]
+    found = [facts for name in names for facts in gpus if name in (facts["index"], facts["uuid"])]
+    return found if len(found) == len(names) else []
 
 
 def _facts(index: int, count: int) -> dict[str, str]:

@@ -83,6 +83,11 @@ def test_torchs_libraries_are_found_where_conda_puts_them(tmp_path: Path) -> Non
     assert build.inspect(torch_directory).undefined == {"cudaMalloc"}
 
 
+def test_a_torch_in_a_short_path_is_read_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.Path, "glob", lambda directory, name: [directory / name])
+    assert build._libraries(Path("/torch")) == [Path("/torch/lib/*.so")]
+
+
 def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};gpus=4")
     library = ctypes.CDLL(str(built))
@@ -100,6 +105,9 @@ def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monk
     attributes = (ctypes.c_int * 6)()
     library.cudaPointerGetAttributes(attributes, ctypes.c_void_p(of_third))
     assert attributes[1] == 3
+    ordinal = 9
+    assert library.cuPointerGetAttribute(ctypes.byref(number), ordinal, ctypes.c_uint64(of_third)) == 0
+    assert number.value == 3
     text = ctypes.create_string_buffer(64)
     for index in (0, 3):
         assert library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(address)) == 0

@@ -21,7 +21,7 @@ int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
 }
 int cuPointerGetAttribute(void *value, int which, uint64_t address) {
     enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, ORDINAL = 9 };
-    if (which == MEMORY_TYPE || which == ORDINAL) *(int *)value = which == MEMORY_TYPE ? 2 : current_device();
+    if (which == MEMORY_TYPE || which == ORDINAL) *(int *)value = which == MEMORY_TYPE ? 2 : device_of((void *)address);
     else if (which == CONTEXT || which == DEVICE_POINTER || which == HOST_POINTER)
         *(uint64_t *)value = which == CONTEXT ? 0x10 : address;
     return SUCCESS;

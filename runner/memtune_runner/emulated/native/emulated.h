@@ -37,6 +37,7 @@ void device_release(size_t size);
 void *address_reserve(size_t size, size_t alignment);
 int address_free(void *address);
 int is_device(const void *address);
+int device_of(const void *address);
 size_t device_free_bytes(void);
 size_t device_used_bytes(void);
 

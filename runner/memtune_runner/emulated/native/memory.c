@@ -249,6 +249,15 @@ struct pointer_attributes {
     void *device_pointer, *host_pointer;
 };
 
+/* The number of the GPU that an address was asked for under; -1 if it lies nowhere. */
+int device_of(const void *address) {
+    pthread_mutex_lock(&lock);
+    struct range *range = find(address);
+    int device = range ? range->device : -1;
+    pthread_mutex_unlock(&lock);
+    return device;
+}
+
 int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *address) {
     enum { UNREGISTERED, HOST, DEVICE, BOTH };
     pthread_mutex_lock(&lock);
