@@ -86,6 +86,9 @@ def run(stages: tuple[Stage, ...], with_slow: bool, output: IO[str] = sys.stdout
         command += ["-p", "xdist", f"--numprocesses={WORKERS[distribution]}", f"--dist={distribution}", order]
     if not with_slow:
         command += ["-m", "not slow"]
+    if able[0].pooled:
+        # The cluster tests beside them end last, and have pods that may take only so long to start.
+        command = ["nice", "-n", "5", *command]
     started = time.monotonic()
     environment = _environment(bool(distribution))
     done = subprocess.run(
