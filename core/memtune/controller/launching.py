@@ -84,7 +84,11 @@ def record_attempt(
     shown = context.status.plan
     if shown is None or shown.name != str(plan):
         context = context.having(plan=_shown(plan, expected_bytes, prediction))
-    lost = ", since no checkpoint was saved" if record.resume == "no" and _saved_nothing(context) else ""
+    lost = (
+        ", since no checkpoint was saved that it could go on from"
+        if record.resume == "no" and _saved_nothing(context)
+        else ""
+    )
     context = context.becoming(with_attempt(context.status, record))
     text = trains(record, context.job.spec.resources.shrink, lost)
     context = context.with_condition("Launched", True, reason, text)

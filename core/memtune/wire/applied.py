@@ -187,7 +187,8 @@ _ENGINE = {
 }
 _NO_CAST = "the script must neither cast the model nor open an autocast of its own"
 _DTYPE = {
-    "env": "the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it",
+    "env": "the script must take the precision from $MEMTUNE_PLAN, use an integration that sets it, or have its own as "
+    "the only tuning.space.precision",
     "hf-trainer": _NO_CAST,
     "accelerate": _NO_CAST,
     "lightning": _NO_CAST,

@@ -140,16 +140,17 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
         if again := length.trained_twice or watch.rate_schedule.made_again:
             script_warnings.withdraw("repeated rows")
             script_warnings.warn(again, once="trained twice")
-        # A save outside of checkpoint.path is told as such.
-        untold = "" if script_warnings.is_issued("outside") else watch.saves.untold
         for once, text in (
             ("evaluation", watch.evaluation_warning),
             ("evaluation batch", larger_evaluation(watch.settings, watch.tally.evaluation_batch)),
             ("shrink", kept_memory(watch.settings, watch.settings.resumed_step + watch.counter.steps)),
-            ("untold saves", untold),
         ):
             if text:
                 script_warnings.warn(text, once=once)
+    # A save outside of checkpoint.path is told as such.
+    is_relaunched = report.ending in (Ending.SUCCEEDED, Ending.DEVICE_OOM)
+    if is_relaunched and watch.saves.untold and not script_warnings.is_issued("outside"):
+        script_warnings.warn(watch.saves.untold, once="untold saves")
     measured = replace(
         report,
         warnings=script_warnings.collected(),

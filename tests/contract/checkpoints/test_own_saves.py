@@ -13,11 +13,11 @@ from memtune.wire.report import Ending
 LOOP = Path(__file__).parents[2] / "support" / "programs" / "own_saves_loop.py"
 
 
-def run(kind: str, directory: Path, plan: str = "fp32-ddp-none-mb4x1") -> Outcome:
+def run(kind: str, directory: Path, plan: str = "fp32-ddp-none-mb4x1", ending: Ending = Ending.SUCCEEDED) -> Outcome:
     kept = directory / "kept"
     kept.mkdir()
     outcome = watched.run(LOOP, plan, directory, 1, (kind,), INTEGRATION="env", CHECKPOINT_PATH=str(kept))[0]
-    assert outcome.report.ending is Ending.SUCCEEDED, outcome.output
+    assert outcome.report.ending is ending, outcome.output
     return outcome
 
 
@@ -26,8 +26,9 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
 
 
-def test_saves_that_no_relaunch_finds_are_told(tmp_path: Path) -> None:
-    warnings = run("untold", tmp_path).report.warnings
+@pytest.mark.parametrize(("kind", "ending"), [("untold", Ending.SUCCEEDED), ("out-of-memory", Ending.DEVICE_OOM)])
+def test_saves_that_no_relaunch_finds_are_told(kind: str, ending: Ending, tmp_path: Path) -> None:
+    warnings = run(kind, tmp_path, ending=ending).report.warnings
     assert warnings.startswith("the script has saved, but no checkpoint that a relaunch goes on from")
     assert "checkpoint_saved" in warnings
 

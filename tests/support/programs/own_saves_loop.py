@@ -1,4 +1,5 @@
-"""Loops that are trained and saved in ways of their own: ``fsdp``, ``untold`` saves, a final ``export``, a ``gan``."""
+"""Loops that are trained and saved in ways of their own: ``fsdp``, ``untold`` saves, also before it runs
+``out-of-memory``, a final ``export``, a ``gan``."""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ def train(kind: str) -> None:
         model(torch.randn(BATCH, 16)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if kind == "untold" and step == 3:
+        if kind in ("untold", "out-of-memory") and step == 3:
             torch.save(model.state_dict(), Path(os.environ["MEMTUNE_CHECKPOINT_PATH"]) / "model.pt")
+        if kind == "out-of-memory" and step == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     if kind == "export":
         torch.save(model.state_dict(), "model.pt")
     if kind == "fsdp":

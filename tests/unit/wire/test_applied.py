@@ -101,7 +101,8 @@ def test_all_differences_are_named_at_once_with_the_remedies_of_the_integration(
         f"applied.microBatch is 2, but plan {PLAN} asks for 4, applied.microSteps is 4, not 8, "
         "applied.computeDtype is float32, not bfloat16: the script must take it from $MEMTUNE_MICRO_BATCH, or use an "
         "integration that sets it; the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets "
-        "it; the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it"
+        "it; the script must take the precision from $MEMTUNE_PLAN, use an integration that sets it, or have its "
+        "own as the only tuning.space.precision"
     )
     for integration, remedy in (
         ("accelerate", "accelerator.accumulate(model), or $MEMTUNE_ACCUMULATION of them a step, or set tuning.space"),
