@@ -37,21 +37,27 @@ def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 class BatchSizes:
     """The sizes of a training's batches, whose samples may be columns, as torch's recurrent layers take them.
 
-    They are from the first batch on that has as many rows as a sequence has tokens, and the micro-batch's columns.
+    They are if the first batch that trains has as many rows as a sequence has tokens, and the micro-batch's columns. An
+    evaluation, or a step of a generation, may have that shape by chance; before the first training batch each decides
+    for itself alone. Of a square nothing tells, so that rows count.
     """
 
     def __init__(self, micro_batch: int, sequence_length: int) -> None:
         self._height_and_width = (sequence_length, micro_batch)
-        self._are_columns = False
+        self._are_columns: bool | None = None
 
-    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BatchSize | None:
+    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], trains: bool) -> BatchSize | None:
         """Return what `batch_size` does, with the samples in the dimension where they are."""
         if _are_graphs(args, kwargs) or (tensor := _first_tensor(args, kwargs)) is None:
             return None
-        length, micro_batch = self._height_and_width
-        self._are_columns |= length != micro_batch and tuple(tensor.shape[:2]) == (length, micro_batch)
+        are_columns = self._are_columns
+        if are_columns is None:
+            length, micro_batch = self._height_and_width
+            are_columns = length != micro_batch and tuple(tensor.shape[:2]) == (length, micro_batch)
+            if trains:
+                self._are_columns = are_columns
         size = _size(tensor)
-        return BatchSize(int(tensor.shape[1]), size.tokens) if self._are_columns and len(tensor.shape) > 1 else size
+        return BatchSize(int(tensor.shape[1]), size.tokens) if are_columns and len(tensor.shape) > 1 else size
 
 
 def _are_graphs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

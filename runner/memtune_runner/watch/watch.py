@@ -106,7 +106,7 @@ class Watch:
         if self.probe is not None:
             self.probe.forward_begins(is_evaluation=not trains)
         self.note_saves()
-        size = self._batch_sizes.of(args, kwargs)
+        size = self._batch_sizes.of(args, kwargs, trains)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         self.out_of_memories.pass_began()
         if not torch.is_grad_enabled():

@@ -681,6 +681,21 @@ def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
     assert len(evaluated) == 1, "the first batch went through the whole model"
 
 
+@pytest.mark.parametrize("generates_first", [False, True])
+def test_samples_are_where_the_batches_that_train_have_them(directory: Path, generates_first: bool) -> None:
+    def loop() -> None:
+        model = model_of()
+        for trains in (not generates_first, generates_first, True):
+            with contextlib.nullcontext() if trains else torch.no_grad():
+                if trains:
+                    train(1, rows=1, accumulation=1, model=model)
+                else:
+                    model(tokens(1).T)  # as many sequences as training ones have tokens, of a token each
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb1x1"))
+    assert report.applied.micro_batch == 1
+
+
 @pytest.mark.parametrize(("rows", "is_told"), [(32768, True), (4, False)])
 def test_a_probe_whose_evaluation_takes_the_most_says_so(directory: Path, rows: int, is_told: bool) -> None:
     def loop() -> None:

@@ -289,7 +289,33 @@ def test_the_size_of_a_batch(
 )
 def test_samples_may_be_the_columns_of_a_batch(batches: list[tuple[int, ...]], expected: list[tuple[int, int]]) -> None:
     sizes = BatchSizes(micro_batch=8, sequence_length=16)
-    assert [sizes.of((Shape(*each, floating=len(each) == 3), Shape(2, 8, 8)), {}) for each in batches] == expected
+    inputs = [(Shape(*each, floating=len(each) == 3), Shape(2, 8, 8)) for each in batches]
+    assert [sizes.of(each, {}, trains=True) for each in inputs] == expected
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "sequence_length", "batches", "rows"),
+    [
+        (1, 64, [(1, 64), (64, 1), (1, 64)], [1, 64, 1]),
+        (8, 1, [(8, 8), (1, 8), (4, 8)], [8, 1, 4]),  # a table with as many features as rows, and a last short batch
+        (8, 8, [(8, 8), (4, 8)], [8, 4]),  # a square: nothing tells, so that rows count
+    ],
+)
+def test_the_first_batch_that_trains_says_where_the_samples_are(
+    micro_batch: int, sequence_length: int, batches: list[tuple[int, ...]], rows: list[int]
+) -> None:
+    sizes = BatchSizes(micro_batch, sequence_length)
+    sizes_of = [sizes.of((Shape(*each),), {}, trains=True) for each in batches]
+    assert [size.rows for size in sizes_of if size is not None] == rows
+
+
+def test_a_batch_before_the_first_that_trains_decides_for_itself_alone() -> None:
+    sizes = BatchSizes(micro_batch=1, sequence_length=64)
+    assert sizes.of((Shape(64, 1),), {}, trains=False) == (1, 64)
+    assert sizes.of((Shape(1, 64),), {}, trains=False) == (1, 64)
+    assert sizes.of((), {}, trains=True) is None
+    assert sizes.of((Shape(1, 64),), {}, trains=True) == (1, 64)
+    assert sizes.of((Shape(64, 1),), {}, trains=False) == (64, 64)
 
 
 def test_a_phase_lasts_for_its_block_and_an_exception_leaves_it_standing() -> None:
