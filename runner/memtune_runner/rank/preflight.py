@@ -24,7 +24,7 @@ def check_worker(settings: Settings, rank: Rank) -> None:
     if settings.plan.sharding.backend == "deepspeed" and find_spec("deepspeed") is None:
         raise BadInputError(
             f"plan {settings.plan} needs DeepSpeed, and {sys.executable} has none: install deepspeed in the image, or "
-            "leave it out of tuning.space.backends: [ddp, fsdp]"
+            "set tuning.space.backends to [ddp, fsdp]"
         )
     if settings.device is Device.VIRTUAL and (reason := virtual_refusal(settings.plan)):
         raise BadInputError(f"plan {settings.plan}: {reason}")

@@ -111,7 +111,7 @@ def test_a_plan_of_deepspeed_in_an_image_without_it_names_the_space(monkeypatch:
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "deepspeed" else object())
     settings = replace(SETTINGS, device=Device.EMULATED, gpu_memory_bytes=2**30, gpu_name="h100-80gb")
     with pytest.raises(
-        BadInputError, match=r"install deepspeed .* or leave it out of tuning.space.backends: \[ddp, fsdp\]"
+        BadInputError, match=r"install deepspeed .* or set tuning.space.backends to \[ddp, fsdp\]"
     ):
         check_worker(settings, Rank(0, 0, 1, 1, 0))
     check_worker(replace(settings, plan=Plan.parse("bf16-ddp-sel-mb4x2")), Rank(0, 0, 1, 1, 0))
