@@ -350,6 +350,7 @@ RULES = (
         "!has(self.model.factory) || !self.training.varyingLengths",
         "a trace has one length; leave training.varyingLengths out, or give hfConfig or architecture",
         _trace_has_one_length,
+        FORBIDDEN,
     ),
     Rule(
         "spec",

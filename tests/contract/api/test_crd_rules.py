@@ -87,6 +87,18 @@ def test_a_rule_blames_a_field_that_there_is() -> None:
         )
 
 
+def test_a_trace_forbids_each_field_on_lengths() -> None:
+    reasons = {
+        path + rule.get("fieldPath", ""): rule.get("reason")
+        for path, _, rule in RULES_AT
+        if "a trace" in rule["message"] and "length" in rule["message"]
+    }
+    assert reasons == {
+        ".spec.training.targetLength": "FieldValueForbidden",
+        ".spec.training.varyingLengths": "FieldValueForbidden",
+    }
+
+
 def test_each_rule_costs_little_and_walks_along_nothing_without_a_limit() -> None:
     costs = [rule_cost(rule["rule"], node) for _, node, rule in RULES_AT]
     assert max(costs) < RULE_LIMIT / 10
