@@ -110,9 +110,7 @@ def test_no_integration_measures_an_offload_on_a_virtual_gpu(integration: str) -
 def test_a_plan_of_deepspeed_in_an_image_without_it_names_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "deepspeed" else object())
     settings = replace(SETTINGS, device=Device.EMULATED, gpu_memory_bytes=2**30, gpu_name="h100-80gb")
-    with pytest.raises(
-        BadInputError, match=r"install deepspeed .* or set tuning.space.backends to \[ddp, fsdp\]"
-    ):
+    with pytest.raises(BadInputError, match=r"install deepspeed .* or set tuning.space.backends to \[ddp, fsdp\]"):
         check_worker(settings, Rank(0, 0, 1, 1, 0))
     check_worker(replace(settings, plan=Plan.parse("bf16-ddp-sel-mb4x2")), Rank(0, 0, 1, 1, 0))
 
