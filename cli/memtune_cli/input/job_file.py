@@ -98,7 +98,7 @@ def _case(
             *_model_notes(job.spec.model.hf_config),
             *_quantization_notes(job.spec.model),
             *_picture_notes(workload),
-            *_length_notes(job),
+            *_length_notes(job, workload),
             *(() if gpu_name else gpu_notes(job, workload.gpu)),
         ),
     )
@@ -114,12 +114,32 @@ def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
     return (*((left_out,) if taken else ()), *(f"spec.model.hfConfig.{each}" for each in misspelt(config)))
 
 
-def _length_notes(job: Job) -> tuple[str, ...]:
+def _length_notes(job: Job, workload: Workload) -> tuple[str, ...]:
+    if _leaves_lengths_out(job, workload):
+        return (
+            "if batches are padded to their longest sample, training.varyingLengths: true says so, and the default "
+            "allocator may reserve far more than is predicted here",
+        )
     if not job.spec.training.varying_lengths or True in job.spec.tuning.space.expandable_segments:
         return ()
     return (
         "batches vary in length, so the allocator keeps more with every batch that is longer than any before; set "
         "tuning.space.expandableSegments to [true] to avoid that",
+    )
+
+
+def _leaves_lengths_out(job: Job, workload: Workload) -> bool:
+    """Whether a script of a library whose collators pad like that reads text, and the job does not say how."""
+    from memtune.model.architecture import Kind
+
+    spec = job.spec
+    is_text = getattr(workload.architecture, "kind", Kind.VISION) is not Kind.VISION  # a trace has no kind
+    return (
+        is_text
+        and spec.integration in ("hf-trainer", "accelerate", "lightning")
+        and "varying_lengths" not in spec.training.model_fields_set
+        and False in spec.tuning.space.expandable_segments
+        and spec.resources.device != "virtual"
     )
 
 

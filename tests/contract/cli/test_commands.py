@@ -92,6 +92,30 @@ def test_jobs_whose_batches_vary_in_length_are_told_of_expandable_segments(
         assert "sequences of up to" in page
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_told"),
+    [
+        ({}, True),
+        ({"integration": "accelerate"}, True),
+        ({"integration": "lightning"}, True),
+        ({"integration": "sdk"}, False),
+        ({"training__varyingLengths": False}, False),
+        ({"tuning": {"space": {"expandableSegments": [True]}}}, False),
+        ({"tuning": {"space": {"expandableSegments": [False, True]}}}, True),
+        ({"resources__device": "virtual"}, False),
+        ({"model": {"hfConfig": {"model_type": "vit"}}, "training__sequenceLength": 197}, False),
+    ],
+)
+def test_a_job_that_leaves_out_whether_lengths_vary_is_told_what_that_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], is_told: bool
+) -> None:
+    pod = {"spec": {"containers": [{"name": "trainer", "image": "i", "command": ["python", "train.py"]}]}}
+    file = written(tmp_path, job(**{"template": pod, "integration": "hf-trainer", **changes}))
+    assert main(["plan", file]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert ("if batches are padded to their longest sample, training.varyingLengths: true says so" in page) is is_told
+
+
 def test_pictures_that_are_not_counted_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
     vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}
