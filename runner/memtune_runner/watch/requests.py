@@ -17,8 +17,8 @@ def larger_evaluation(settings: Settings, evaluation_batch: int | None) -> str:
 
 
 def kept_memory(settings: Settings, steps: int) -> str:
-    """The warning that a rehearsal has lost no memory, with ``steps`` behind its weights; empty if it has."""
-    if settings.shrink is None or settings.is_probe or settings.shrink.after_step <= steps:
+    """The warning that a rehearsal made none of its ``steps`` with less memory; empty if it made one."""
+    if settings.shrink is None or settings.is_probe or settings.shrink.after_step < steps:
         return ""
     after = settings.shrink.after_step
     return (
