@@ -32,7 +32,7 @@ def hook_torch(watch: Watch, patches: Patches) -> None:
     patches.wrap(torch.autograd, "grad", _grad(watch))
     patches.wrap(torch.amp.GradScaler, "step", _scaler_step(watch))
     patches.wrap(torch, "save", _saving)
-    patches.wrap(torch.optim.lr_scheduler.LambdaLR, "__init__", _schedule_made(watch))
+    patches.wrap(torch.optim.lr_scheduler.LRScheduler, "__init__", _schedule_made(watch))
     patches.wrap(torch.optim.lr_scheduler.LRScheduler, "step", _schedule_stepped(watch))
     before = register_optimizer_step_pre_hook(lambda optimizer, _, __: watch.optimizer_began(optimizer))
     after = register_optimizer_step_post_hook(lambda optimizer, _, __: watch.optimizer_ended(optimizer))
@@ -190,9 +190,9 @@ def _scaler_step(watch: Watch) -> Inherited:
 
 
 def _schedule_made(watch: Watch) -> Inherited:
-    def made(inherited: Inherited, scheduler: Any, optimizer: Any, lr_lambda: Any, *args: Any, **kwargs: Any) -> None:
-        watch.rate_schedule.made(lr_lambda)
-        inherited(scheduler, optimizer, lr_lambda, *args, **kwargs)
+    def made(inherited: Inherited, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        watch.rate_schedule.made(getattr(scheduler, "lr_lambdas", None))  # a LambdaLR has them before its base class
+        inherited(scheduler, *args, **kwargs)
 
     return made
 

@@ -14,6 +14,8 @@ from typing import Any
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.steps import StepCounter
 
+_RESUMED = ("hf-trainer", "lightning")  # whose trainers go on from the checkpoint by themselves
+
 _LENGTH = "num_training_steps"  # the name of the argument in both libraries
 
 
@@ -22,15 +24,13 @@ class RateSchedule:
 
     def __init__(self, settings: Settings, counter: StepCounter) -> None:
         self._settings, self._counter = settings, counter
-        self._lengths: list[int] = []
+        self._lengths: list[int | None] = []  # None for one that does not say it
         self._stepped = 0
 
     def made(self, functions: object) -> None:
         """Record a schedule that multiplies the learning rate by functions, one or one for each group of weights."""
         each = functions[0] if isinstance(functions, (list, tuple)) and functions else functions
-        length = _length_of(each) if callable(each) else None
-        if length is not None:
-            self._lengths.append(length)
+        self._lengths.append(_length_of(each) if callable(each) else None)
 
     def stepped(self) -> None:
         """Record a step of a schedule; each also makes one when it is made, before the optimizer's first."""
@@ -41,21 +41,24 @@ class RateSchedule:
         """Return that a resumed training made as many steps as its schedule has in all; empty if nobody can tell.
 
         A schedule that accelerate has prepared makes a step for each rank. One that steps otherwise, such as in each
-        micro-batch, does not count optimizer steps. Of several, each may be of a training of its own.
+        micro-batch, does not count optimizer steps. Of several, each may be of a training of its own. One that is
+        shorter than what was trained before is of the rest of the training, and one that accelerate has prepared for
+        several ranks ends early if the script does not multiply its length.
         """
         settings, made = self._settings, self._counter.steps + self._counter.skipped
-        if not settings.resumed_step or settings.is_probe or len(self._lengths) != 1 or not made:
+        if not settings.resumed_step or settings.is_probe or settings.integration in _RESUMED or not made:
+            return ""
+        if len(self._lengths) != 1 or (length := self._lengths[0]) is None or length == settings.resumed_step + made:
             return ""
         of_step = round(self._stepped / made)
         if of_step not in (1, settings.world if settings.integration == "accelerate" else 1):
             return ""
-        asked = self._lengths[0] // of_step
-        if not 0 < asked <= made:
+        if length // of_step != made or made < settings.resumed_step:
             return ""
         return (
-            f"the resumed script made all {asked:,} optimizer steps of its learning-rate schedule, after the "
-            f"{settings.resumed_step:,} of its checkpoint: let it begin with step $MEMTUNE_RESUME_STEP, and with the "
-            "epoch of that step"
+            f"the resumed script made all {made:,} optimizer steps of its learning-rate schedule, after the "
+            f"{settings.resumed_step:,} of its checkpoint: if that is the schedule of the whole training, let the "
+            "script begin with step $MEMTUNE_RESUME_STEP, and with the epoch of that step"
         )
 
 
@@ -67,4 +70,6 @@ def _length_of(function: Callable[..., Any]) -> int | None:
     elif isinstance(function, FunctionType) and _LENGTH in function.__code__.co_freevars:
         with suppress(ValueError):  # it has no value yet
             length = (function.__closure__ or ())[function.__code__.co_freevars.index(_LENGTH)].cell_contents
+    if isinstance(length, float) and length.is_integer():
+        length = int(length)
     return length if isinstance(length, int) and length > 0 else None

@@ -21,7 +21,7 @@ def linear(step: int, *, num_training_steps: int) -> float:
     return 1 - step / num_training_steps
 
 
-def closure(num_training_steps: int) -> Any:
+def closure(num_training_steps: float) -> Any:
     return lambda step: 1 - step / num_training_steps
 
 
@@ -53,9 +53,14 @@ def told(settings: Settings, functions: list[Any], made: int, of_step: float) ->
         ([closure(6)], 6, 1, True),
         ([[closure(6), closure(6)]], 6, 1, True),  # of two groups of weights
         ([closure(12)], 6, 2, False),  # a step for each micro-batch
+        ([closure(6.0)], 6, 1, True),  # steps of an epoch, divided by the accumulation
         ([closure(6)], 4, 1, False),
+        ([closure(6)], 7, 1, False),  # a learning rate that falls for a part of the training
+        ([closure(6.5)], 6, 1, False),
         ([closure(2)], 6, 1 / 3, False),  # a step for each epoch
         ([closure(6), closure(6)], 6, 1, False),  # each may be of a training of its own
+        ([closure(6), lambda step: 1 / (step + 1)], 6, 1, False),
+        ([closure(6), None], 6, 1, False),  # no function makes it
         ([lambda step: 1 / (step + 1)], 6, 1, False),
         ([Callable()], 6, 1, False),
         ([float], 6, 1, False),
@@ -72,6 +77,17 @@ def test_what_accelerate_has_prepared_steps_for_each_rank() -> None:
     on_two = replace(SETTINGS, integration="accelerate", gpus_per_node=2, global_batch=16)
     assert told(on_two, [closure(12)], 6, 2).startswith("the resumed script made all 6 optimizer steps")
     assert told(on_two, [closure(12)], 3, 2) == ""
+    on_two = replace(on_two, resume_samples=48)
+    assert told(on_two, [closure(6)], 3, 2) == "", "a schedule of 6 steps, not multiplied by the ranks, ends after 3"
+
+
+def test_a_schedule_shorter_than_what_was_trained_before_is_of_the_rest() -> None:
+    assert told(replace(SETTINGS, resume_samples=72), [closure(6)], 6, 1) == ""
+
+
+@pytest.mark.parametrize("integration", ["hf-trainer", "lightning"])
+def test_a_library_that_resumes_by_itself_may_make_a_whole_schedule_in_another_training(integration: str) -> None:
+    assert told(replace(SETTINGS, integration=integration), [closure(6)], 6, 1) == ""
 
 
 def test_a_training_from_its_start_is_free_to_make_more_steps_than_its_schedule() -> None:
