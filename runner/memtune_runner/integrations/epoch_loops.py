@@ -53,7 +53,8 @@ class EpochLoops:
 
     def __init__(self) -> None:
         self._now: Variables = {}
-        self._first: Variables = {}
+        self._begun: Variables = {}  # those of the first pass
+        self._first: Variables = {}  # of these, what has grown by one with each pass
         self._passes = 0
         self._saved: Variables = {}
         self._is_last_whole = False
@@ -62,11 +63,17 @@ class EpochLoops:
         """Record that the first batch of a pass is trained."""
         self._now = variables
 
-    def pass_ended(self, variables: Variables, is_whole: bool) -> None:
-        """Record the end of a pass in which a step was made; the script has left the loop if it is not whole."""
+    def pass_ended(self, variables: Variables) -> None:
+        """Record the end of a pass in which a step was made."""
+        if not self._passes:
+            self._begun = variables
         counted = {name: first for name, first in self._first.items() if variables.get(name) == first + self._passes}
         self._first = counted if self._passes else variables
-        self._passes, self._is_last_whole = self._passes + 1, is_whole
+        self._passes, self._is_last_whole = self._passes + 1, True
+
+    def pass_left(self) -> None:
+        """Record that the script has left a pass before its end, even if it trained nothing in it."""
+        self._is_last_whole = False
 
     def save(self, directory: Path) -> None:
         """Write where the script is into a checkpoint."""
@@ -78,12 +85,15 @@ class EpochLoops:
         self._saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def begins_again(self, is_within_epoch: bool) -> Beginning | None:
-        """Return where the script began if that was before its checkpoint; None if it was not, or nobody can tell.
+        """Return where the script seems to have begun before its checkpoint; None if it did not, or nobody can tell.
 
         A script that leaves its last pass ends by something else than its loop, such as a count of steps that it has
         resumed. Only a process of several passes shows which variable counts them, and one that begins again has them.
+        One that is farther in another loop, such as over stages, goes on there. A loop over the epochs that are left
+        looks like one that begins again, and so does one that a count of steps ends between two epochs.
         """
-        if self._passes < 2 or not self._is_last_whole:
+        is_farther = any(self._begun.get(name, value) > value for name, value in self._saved.items())
+        if self._passes < 2 or not self._is_last_whole or is_farther:
             return None
         follows = 0 if is_within_epoch else 1
         begun = [

@@ -114,7 +114,9 @@ class Passes:
             else:
                 self._samples += followed.samples - followed.passed_over - (missing_batches or 0) * self._micro_batch
             if followed.variables:
-                self.epochs.pass_ended(followed.variables, missing_batches is not None)
+                self.epochs.pass_ended(followed.variables)
+        if followed.position and missing_batches is None:
+            self.epochs.pass_left()
         followed.position, followed.trained_after, followed.passed_over = 0, None, 0
         followed.variables = {}
 

@@ -19,7 +19,7 @@ from typing import Any
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
-from memtune_runner.integrations.epoch_loops import Beginning, Variables, loop_variables
+from memtune_runner.integrations.epoch_loops import Variables, loop_variables
 from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.passes import Followed, Loop, Passes
 from memtune_runner.rank import script_warnings
@@ -53,7 +53,7 @@ class Schedule(TrainingLength):
         self._is_resuming = False  # the checkpoint is loaded, and nothing has been trained since
         self._passed_over = 0  # batches given to the script since then
         self._lost_steps = 0  # those since the checkpoint, which the script has loaded again
-        self._repeats_rows = False  # those that its resumed epoch had trained before
+        self._seems_to_repeat = False  # the rows that its resumed epoch had trained before
         self._asked_for_batches: Place | None = None  # the caller, until it has taken a batch
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
@@ -166,37 +166,24 @@ class Schedule(TrainingLength):
         begun, resumed = self._passes.begun_samples(), self.resumed_samples
         if self._settings.resume_from is None:
             return begun
-        return None if begun is None or resumed is None else resumed + begun - self._trained_twice
+        if begun is None or resumed is None or self._seems_to_repeat or self.trained_twice:
+            return None
+        return resumed + begun
 
     @property
     def trained_twice(self) -> str:
-        """Return that a resumed script began before its checkpoint, whose rows it trained again; empty if not."""
+        """Return that a resumed script seems to have begun before its checkpoint; empty if it does not."""
         self._passes.begun_samples()  # ends the last pass
-        began, twice = self._begins_again, self._trained_twice * self._settings.world
+        first = next(iter(self._passes.loaders), None)
+        _, steps = self._place(first.batches if first else None)
+        began = self._passes.epochs.begins_again(is_within_epoch=steps > 0)
         if began is None:
             return ""
         return (
-            f"the resumed script began with {began.variable} {began.first}, not {began.expected}, so that it trained "
-            f"{twice:,} samples twice: let it take the first {began.variable} from the name of its checkpoint, or from "
-            "$MEMTUNE_RESUME_STEP"
+            f"the resumed script seems to have trained samples twice: it began with {began.variable} {began.first}, "
+            f"not {began.expected}. If its loop counts from the beginning of the training, let it take the first "
+            f"{began.variable} from the name of its checkpoint, or from $MEMTUNE_RESUME_STEP"
         )
-
-    @property
-    def _begins_again(self) -> Beginning | None:
-        first = next(iter(self._passes.loaders), None)
-        _, steps = self._place(first.batches if first else None)
-        return self._passes.epochs.begins_again(is_within_epoch=steps > 0)
-
-    @property
-    def _trained_twice(self) -> int:
-        """Return this rank's samples that were trained before the checkpoint, and again after it."""
-        first, began = next(iter(self._passes.loaders), None), self._begins_again
-        if first is None or first.samples is None:
-            return 0
-        epochs = began.expected - began.first if began is not None else 0
-        _, steps = self._place(first.batches)
-        of_epoch = steps * self._plan.accumulation * self._plan.micro_batch if self._repeats_rows else 0
-        return epochs * first.samples + of_epoch
 
     def _in_scripts_batches(self, batches: int, own: int | None) -> int:
         if own is None or own == self._plan.accumulation:
@@ -314,7 +301,7 @@ class Schedule(TrainingLength):
             return
         _, steps = self._place(followed.batches)
         if steps and followed.position <= self._plan.accumulation * steps:
-            self._repeats_rows = True
+            self._seems_to_repeat = True
             script_warnings.warn(
                 f"the script seems to train its resumed epoch from the beginning, not from step {steps}: iterate over "
                 "accelerator.skip_first_batches(loader, n) first, after load_state",

@@ -26,7 +26,7 @@ class TrainingLength:
 
     @property
     def trained_twice(self) -> str:
-        """Return that a resumed script trained again what its checkpoint had, and the remedy; empty if it did not."""
+        """Return that a resumed script seems to train again what its checkpoint had, and the remedy; else empty."""
         return ""
 
     @property

@@ -105,8 +105,8 @@ def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: Trai
         resumed = share + (0 if rank.rank else rest)
     trained = resumed + counted - length.discarded_samples
     total = length.total_samples(trained)
-    if watch.rate_schedule.made_again and not length.trained_twice:
-        total = None  # an integration that did not see this takes all passes for the training
+    if watch.rate_schedule.made_again:
+        total = None  # an integration takes all passes for the training
     return {"trained_samples": trained, "total_samples": total}
 
 

@@ -124,6 +124,7 @@ def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_wher
         "the script seems to train its resumed epoch from the beginning, not from"
     )
     assert "accelerator.skip_first_batches(loader, n)" in repeated.report.warnings
+    assert (again.report.total_samples, repeated.report.total_samples) == (116, None), "it only seems so"
     lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **told)
     assert (lost.report.ending, lost.report.steps) == (Ending.BAD_INPUT, 0), lost.output[-3000:]
     assert (

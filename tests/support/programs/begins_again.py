@@ -1,8 +1,9 @@
-"""Two epochs of a loop that saves after each and may resume, with accelerate or, as ``KIND=env``, without.
+"""Two epochs, or ``EPOCHS``, of a loop that saves after each and may resume, with accelerate or, as ``KIND=env``, not.
 
 The argument says how a resumed one counts: ``rightly`` goes on with the epoch after the checkpoint, ``again`` begins at
 the first one, ``scheduled`` as well with a count of its steps and a schedule of them, ``limited`` with a count that
-goes on, and ``while`` so without a loop over its epochs.
+goes on, ``checked`` so before each batch, ``counted`` so after each epoch, and ``while`` without a loop over its
+epochs. ``left`` counts the epochs that are left, and ``staged`` those of each stage.
 ``SAVES_IN`` is the directory. ``STOPS_AFTER`` ends the script after so many epochs.
 """
 
@@ -21,7 +22,7 @@ from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found
 from torch.utils.data import DataLoader
 from transformers import get_scheduler
 
-EPOCHS, STEPS_PER_EPOCH = 2, 3
+EPOCHS, STEPS_PER_EPOCH = int(os.environ.get("EPOCHS") or 2), 3
 HOW, SAVES = sys.argv[1], Path(os.environ["SAVES_IN"])
 IS_ACCELERATE = os.environ.get("KIND") != "env"
 stops_after = int(os.environ.get("STOPS_AFTER") or EPOCHS)
@@ -78,18 +79,40 @@ def train_epoch() -> int:
     return steps
 
 
-def main() -> None:
+def in_stages() -> None:
+    for stage in range(saved, 2):
+        for _epoch in range(EPOCHS):
+            train_epoch()
+        save(stage)
+        if stage + 1 == stops_after:
+            return
+
+
+def without_for() -> None:
+    completed, epoch = saved * STEPS_PER_EPOCH, 0
+    while completed < EPOCHS * STEPS_PER_EPOCH:
+        completed += train_epoch()
+        save(epoch)
+        epoch += 1
+
+
+def to_a_step() -> None:
     completed = saved * STEPS_PER_EPOCH
-    if HOW == "scheduled":
-        completed = 0
-    if HOW == "while":
-        epoch = 0
-        while completed < EPOCHS * STEPS_PER_EPOCH:
-            completed += train_epoch()
-            save(epoch)
-            epoch += 1
-        return
-    for epoch in range(saved if HOW == "rightly" else 0, EPOCHS):
+    for epoch in range(100):
+        for batch in loader:
+            if completed == EPOCHS * STEPS_PER_EPOCH:
+                return
+            train(batch)
+            completed += accelerator.sync_gradients
+        save(saved + epoch)
+        if (HOW == "counted" and completed == EPOCHS * STEPS_PER_EPOCH) or epoch + 1 == stops_after:
+            return
+
+
+def in_epochs() -> None:
+    completed = 0 if HOW == "scheduled" else saved * STEPS_PER_EPOCH
+    epochs = range(EPOCHS - saved) if HOW == "left" else range(saved if HOW == "rightly" else 0, EPOCHS)
+    for epoch in epochs:
         if HOW not in ("limited", "scheduled"):
             train_epoch()
             save(epoch)
@@ -106,4 +129,4 @@ def main() -> None:
             return
 
 
-main()
+{"staged": in_stages, "while": without_for, "checked": to_a_step, "counted": to_a_step}.get(HOW, in_epochs)()

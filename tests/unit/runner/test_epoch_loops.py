@@ -51,7 +51,9 @@ def passes(loops: EpochLoops, values: range, is_last_whole: bool = True) -> None
     for value in values:
         variables = {"main.epoch": value, "main.fold": 0}
         loops.trains(variables)
-        loops.pass_ended(variables, value != values[-1] or is_last_whole)
+        loops.pass_ended(variables)
+    if not is_last_whole:
+        loops.pass_left()
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,16 @@ def test_a_script_begins_again_if_its_variable_is_before_the_checkpoint(
     again.resume(tmp_path)
     passes(again, values, is_last_whole)
     assert again.begins_again(is_within) == began
+
+
+def test_a_script_that_goes_on_in_an_outer_loop_does_not_begin_again(tmp_path: Path) -> None:
+    first, again = EpochLoops(), EpochLoops()
+    first.trains({"main.stage": 0, "main.epoch": 2})
+    first.save(tmp_path)
+    again.resume(tmp_path)
+    for epoch in range(3):
+        again.pass_ended({"main.stage": 1, "main.epoch": epoch})
+    assert again.begins_again(False) is None
 
 
 def test_what_an_older_checkpoint_does_not_say_is_not_held_against_a_script(tmp_path: Path) -> None:
