@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from memtune_runner.integrations.activation_checkpointing import set_checkpointi
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator
-from memtune_runner.rank import library_step
+from memtune_runner.rank import library_step, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch import batch_size
 from memtune_runner.rank.ranks import own_directory
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"
 _OWN_BATCH = "_memtune_own_batch"  # of a script's TrainingArguments
+_AVERAGED = "_memtune_averaged"  # of a Trainer whose loss is divided by the accumulation
 
 
 def install(
@@ -58,6 +60,7 @@ def install(
         patches.wrap(module.Trainer, "training_step", _training_step)
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
         patches.wrap(module.Trainer, "train", _train(settings, probe, first))
+        patches.wrap(module.Trainer, "_hp_search_setup", _hp_search_setup(settings))
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
         if settings.resume_from is not None:
             patches.wrap(module.Trainer, "get_batch_samples", _no_batches_behind_the_end)
@@ -89,6 +92,12 @@ def first_max_steps(resume_from: Path | None) -> int | None:
 def _post_init(settings: Settings) -> Inherited:
     def post_init(inherited: Inherited, args: Any) -> None:
         setattr(args, _OWN_BATCH, args.per_device_train_batch_size)
+        if settings.checkpoint_path is not None and getattr(args, "save_only_model", False):
+            script_warnings.warn(
+                "save_only_model is taken for False, since a resumed training needs its optimizer: checkpoints are "
+                "larger than the script asks, and trainer.save_model saves the model alone",
+                once="save_only_model",
+            )
         for name, value in _overrides(settings).items():
             if hasattr(args, name):  # a field of another version of transformers
                 setattr(args, name, value)
@@ -122,9 +131,16 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
     def init(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
         inherited(trainer, *args, **kwargs)
         own = type(trainer).compute_loss
-        if own is not compute_loss and trainer.compute_loss_func is None and not own_losses.weighs(own):
+        if (
+            own is not compute_loss
+            and trainer.compute_loss_func is None
+            and _unsaid(trainer)
+            and getattr(trainer, "model_accepts_loss_kwargs", False)  # of another version of transformers
+            and not own_losses.weighs(own)
+        ):
             # Else the Trainer would take it for divided by the tokens of a whole step, and not divide it at all.
             trainer.model_accepts_loss_kwargs = False
+            setattr(trainer, _AVERAGED, f"{type(trainer).__name__}.compute_loss")
         set_checkpointing(trainer.model, settings.plan)
         if probe is not None:
             trainer.data_collator = PaddingCollator(trainer.data_collator, settings.sequence_length)
@@ -133,6 +149,23 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
             trainer.add_callback(_length_callback(settings, trainer, length))
 
     return init
+
+
+def _unsaid(trainer: Any) -> bool:
+    """Whether the script leaves it to the Trainer if its loss is divided by the accumulation."""
+    return getattr(trainer, "loss_is_scaled_for_ga", None) is None
+
+
+def _warn_of_average(trainer: Any) -> None:
+    """Say what is done to the loss of the script; only now is the Trainer as the script's `__init__` has left it."""
+    own, accumulation = getattr(trainer, _AVERAGED, None), trainer.args.gradient_accumulation_steps
+    if own is not None and accumulation > 1 and _unsaid(trainer) and not trainer.model_accepts_loss_kwargs:
+        script_warnings.warn(
+            f"the loss of {own} is averaged over the {accumulation} micro-batches of a step, since it does not read "
+            "num_items_in_batch: right for a mean, but a sum must read it, or divide by itself and set "
+            "loss_is_scaled_for_ga",
+            once="average of losses",
+        )
 
 
 def _training_step(inherited: Inherited, trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -162,6 +195,7 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
     def train(inherited: Inherited, trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         own_batch = getattr(trainer.args, _OWN_BATCH, None)
         batch_losses.warn_of(getattr(trainer, "loss", None), settings.plan.micro_batch, own_batch)
+        _warn_of_average(trainer)
         if probe is not None:
             inherited(trainer, None, *args, **kwargs)
             probe.finish()
@@ -180,6 +214,38 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
         return result
 
     return train
+
+
+def _hp_search_setup(settings: Settings) -> Inherited:
+    """Keep a search for hyperparameters, whose default space has batch sizes, from changing what the plan sets."""
+    plans = _overrides(settings).keys()
+
+    def rest(chosen: Mapping[str, Any]) -> dict[str, Any]:
+        taken = sorted(plans & chosen.keys())
+        if taken:
+            script_warnings.warn(
+                f"the search for hyperparameters chooses {' and '.join(taken)}, but its trials run with the plan's: "
+                "leave them out of hp_space",
+                once="search for a plan",
+            )
+        return {name: value for name, value in chosen.items() if name not in plans}
+
+    def setup(inherited: Inherited, trainer: Any, trial: Any) -> None:
+        if isinstance(trial, Mapping):  # of Ray or W&B, which have chosen already
+            inherited(trainer, rest(trial))
+            trainer._trial = trial  # the one that a report is told of
+            return
+        space = getattr(trainer, "hp_space", None)
+        if trial is None or space is None:
+            inherited(trainer, trial)
+            return
+        trainer.hp_space = lambda trial: rest(space(trial))
+        try:
+            inherited(trainer, trial)
+        finally:
+            trainer.hp_space = space
+
+    return setup
 
 
 def _refuse_second_search(settings: Settings) -> None:
@@ -229,6 +295,13 @@ def _length_callback(settings: Settings, trainer: Any, length: LibraryLength) ->
             epoch = Epoch(steps, samples) if samples and steps else None
             per_step, made = plan.micro_batch * plan.accumulation, partial(getattr, state, "global_step")
             length.begins(Training(state.max_steps, state.global_step, made, per_step, epoch))
+            if state.global_step >= state.max_steps and state.is_world_process_zero:
+                print(
+                    f"memtune: the training was already complete, with step {state.global_step} of {state.max_steps}, "
+                    "and trains nothing more; the Trainer may say that it finds no sample",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     return TellLength()
 

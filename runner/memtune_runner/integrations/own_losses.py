@@ -1,4 +1,4 @@
-"""Whether a script's `compute_loss` weighs a micro-batch by the tokens of its whole step, as the Trainer asks."""
+"""Whether a script's `compute_loss` weighs a micro-batch by its whole step, as the Trainer asks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import inspect
 from typing import Any
 
 _TOKENS_OF_STEP = "num_items_in_batch"
+_MICRO_BATCHES_OF_STEP = ("gradient_accumulation_steps", "current_gradient_accumulation_steps")
 
 
 def weighs(compute_loss: Any) -> bool:
-    """Whether the function reads how many tokens its step has, or passes on what it may be among; unknown is yes."""
+    """Whether the function reads how many tokens or micro-batches its step has, or passes on the tokens.
+
+    A function that cannot be read is taken to do so.
+    """
     code = getattr(inspect.unwrap(compute_loss), "__code__", None)
     if code is None:
         return True
     takes_more = bool(code.co_flags & inspect.CO_VARKEYWORDS)
     positional = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-    names = {_TOKENS_OF_STEP, *code.co_varnames[positional : positional + takes_more]}
+    names = {_TOKENS_OF_STEP, *_MICRO_BATCHES_OF_STEP, *code.co_varnames[positional : positional + takes_more]}
     return any(names & _loaded(each) for each in dis.get_instructions(code))
 
 

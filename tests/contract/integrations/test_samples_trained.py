@@ -73,6 +73,9 @@ def test_a_trainer_that_resumes_from_its_last_step_trains_nothing_more(arguments
     again = run(script, "hf-trainer", tmp_path, arguments, **told)
     assert again.report.steps == 0, again.output[-3000:]
     assert samples(again) == samples(whole)
+    last = whole.report.steps
+    assert again.output.count(f"memtune: the training was already complete, with step {last} of {last}") == 1
+    assert "already complete" not in whole.output
 
 
 def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: Path) -> None:
@@ -106,6 +109,17 @@ def test_a_search_for_hyperparameters_is_not_resumed_but_the_training_behind_it_
     (again,) = watched.run(script, PLAN, tmp_path, 1, ["--trials", "2"], INTEGRATION="hf-trainer", **told)
     assert (again.report.ending, again.report.steps) == (Ending.BAD_INPUT, 0)
     assert "search for hyperparameters" in again.report.message
+
+
+@pytest.mark.parametrize("kind", ["train", "probe"])
+def test_the_trials_of_a_search_have_the_batches_of_the_plan(kind: str, tmp_path: Path) -> None:
+    arguments = ["--trials", "2", "--batches"]
+    outcome = run(PROGRAMS / "trainer_lengths.py", "hf-trainer", tmp_path, arguments, RUN_KIND=kind)
+    told = "memtune: the search for hyperparameters chooses gradient_accumulation_steps and per_device_train_batch_size"
+    assert outcome.output.count(told) == 1, outcome.output[-3000:]
+    assert outcome.report.applied.micro_batch == 2
+    if kind == "train":
+        assert outcome.report.steps == 3 * 6
 
 
 def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_first_saved(tmp_path: Path) -> None:

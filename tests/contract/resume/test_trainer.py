@@ -80,20 +80,25 @@ def test_a_script_that_saves_only_the_model_is_resumed_with_its_optimizer_nevert
     store = tmp_path / "store"
     for name, value in (("SAVES_IN", str(store)), ("KEPT", "9"), ("ONLY_MODEL", "1")):
         monkeypatch.setenv(name, value)
-    whole = told(train(LARGE, tmp_path / "whole", store, ATTEMPT="0"))
+    first = train(LARGE, tmp_path / "whole", store, ATTEMPT="0")
+    whole = told(first)
+    assert first.count("memtune: save_only_model is taken for False") == 1
     resumed = {"ATTEMPT": "1", "RESUME_FROM": str(store / "checkpoint-4"), "RESUME_SAMPLES": "32"}
     again = told(train(LARGE, tmp_path / "again", store, **resumed))
     assert again == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items() if step > 4}
 
 
+@pytest.mark.parametrize(("own_loss", "warned"), [("mean", 1), ("divided", 0), ("told", 0)])
 def test_a_loss_of_the_scripts_own_weighs_the_same_in_smaller_micro_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_loss: str, warned: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAVES_IN", str(tmp_path / "saves"))
-    monkeypatch.setenv("OWN_LOSS", "1")
-    whole = told(train("fp32-ddp-none-mb8x1", tmp_path / "whole", tmp_path / "saves"))
-    parts = told(train("fp32-ddp-none-mb2x4", tmp_path / "parts", tmp_path / "saves"))
-    assert parts == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items()}
+    monkeypatch.setenv("OWN_LOSS", own_loss)
+    whole = train("fp32-ddp-none-mb8x1", tmp_path / "whole", tmp_path / "saves")
+    parts = train("fp32-ddp-none-mb2x4", tmp_path / "parts", tmp_path / "saves")
+    assert told(parts) == {step: pytest.approx(values, rel=1e-4) for step, values in told(whole).items()}
+    averaged = "memtune: the loss of OwnLoss.compute_loss is averaged over the 4 micro-batches of a step"
+    assert (whole.count("compute_loss is averaged"), parts.count(averaged)) == (0, warned), parts
 
 
 def _settings(store: Path) -> Settings:

@@ -26,6 +26,7 @@ parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--stop-after", type=int)
 parser.add_argument("--share", action="store_true", help="one directory, for at most one save of each call")
 parser.add_argument("--trials", type=int, default=0, help="of a search for a learning rate before each call")
+parser.add_argument("--batches", action="store_true", help="a trial also chooses its batch size and accumulation")
 parser.add_argument("--resume", help="what each call is told to resume from")
 own = parser.parse_args()
 rows = RandomTokens(21, 32)
@@ -43,6 +44,14 @@ class Streamed(IterableDataset[Any]):
 
     def __iter__(self) -> Any:
         return (rows[number % len(rows)] for number in itertools.count())
+
+
+def space(trial: Any) -> dict[str, Any]:
+    batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1} if own.batches else {}
+    return {
+        "learning_rate": trial.suggest_float("rate", 1e-5, 1e-3),
+        **{name: trial.suggest_int(name, value, value) for name, value in batches.items()},
+    }
 
 
 for number, epochs in enumerate(own.epochs, 1):
@@ -64,8 +73,6 @@ for number, epochs in enumerate(own.epochs, 1):
         callbacks=[StopEarly()],
     )
     if own.trials:
-        trainer.hyperparameter_search(
-            lambda trial: {"learning_rate": trial.suggest_float("rate", 1e-5, 1e-3)}, n_trials=own.trials
-        )
+        trainer.hyperparameter_search(space, n_trials=own.trials)
     trainer.train(resume_from_checkpoint=own.resume)
     print(f"call {number} came to step {trainer.state.global_step} of {trainer.state.max_steps}", flush=True)

@@ -1,8 +1,8 @@
 """A fine-tune with transformers' Trainer that saves every second step, and can be killed in the middle of a save.
 
 ``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save kills it; ``KEPT`` how many of its checkpoints
-it keeps, 1 by default; ``ONLY_MODEL`` has it save no optimizer, ``OWN_LOSS`` compute the mean loss of each micro-batch
-by itself.
+it keeps, 1 by default; ``ONLY_MODEL`` has it save no optimizer. ``OWN_LOSS`` has it compute each micro-batch's loss by
+itself: as its ``mean``, ``divided`` by the accumulation, or so divided elsewhere, of which the Trainer is ``told``.
 """
 
 from __future__ import annotations
@@ -37,15 +37,41 @@ def save_or_die(*args: Any, **kwargs: Any) -> None:
 
 
 class OwnLoss(Trainer):
-    """Takes no notice of how many tokens a whole step has."""
+    """Takes no notice of how many tokens or micro-batches a whole step has."""
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:  # type: ignore[override]  # as scripts do
         outputs = model(**inputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
+class Divided(Trainer):
+    """Divides by the accumulation, as the Trainer would."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:  # type: ignore[override]  # as scripts do
+        outputs = model(**inputs)
+        loss = outputs.loss / self.current_gradient_accumulation_steps
+        return (loss, outputs) if return_outputs else loss
+
+
+class Told(Trainer):
+    """Divides where nobody looks, and says so."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.loss_is_scaled_for_ga = True
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:  # type: ignore[override]  # as scripts do
+        outputs = model(**inputs)
+        loss = self._divided(outputs.loss)
+        return (loss, outputs) if return_outputs else loss
+
+    def _divided(self, loss: Any) -> Any:
+        return loss / self.current_gradient_accumulation_steps
+
+
 torch.save = save_or_die
-trainer = (OwnLoss if "OWN_LOSS" in os.environ else Trainer)(
+trainers: dict[str | None, type[Trainer]] = {None: Trainer, "mean": OwnLoss, "divided": Divided, "told": Told}
+trainer = trainers[os.environ.get("OWN_LOSS")](
     model=tiny_llama(),
     args=TrainingArguments(
         output_dir=os.environ["SAVES_IN"],

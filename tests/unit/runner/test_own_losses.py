@@ -1,4 +1,4 @@
-"""Which loss of a script's own is weighed by the tokens of its step."""
+"""Which loss of a script's own is weighed by what its whole step has: its tokens or its micro-batches."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def looks_up(_trainer: Any, model: Any, inputs: Any, *_args: Any, **kwargs: Any)
     return model(inputs).loss / kwargs["num_items_in_batch"]
 
 
+def divides_by_the_micro_batches(trainer: Any, model: Any, inputs: Any, **_kwargs: Any) -> Any:
+    return model(inputs).loss / trainer.args.gradient_accumulation_steps
+
+
+def divides_by_the_micro_batches_of_this_step(trainer: Any, model: Any, inputs: Any, **_kwargs: Any) -> Any:
+    return model(inputs).loss / trainer.current_gradient_accumulation_steps
+
+
+def looks_the_micro_batches_up(trainer: Any, model: Any, inputs: Any, **_kwargs: Any) -> Any:
+    return model(inputs).loss / getattr(trainer.args, "gradient_accumulation_steps", 1)
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
@@ -43,8 +55,13 @@ def looks_up(_trainer: Any, model: Any, inputs: Any, *_args: Any, **kwargs: Any)
         (divides, True),
         (passes_on, True),
         (looks_up, True),
+        (divides_by_the_micro_batches, True),
+        (divides_by_the_micro_batches_of_this_step, True),
+        (looks_the_micro_batches_up, True),
         (min, True),
     ],
 )
-def test_a_loss_is_weighed_if_it_reads_the_tokens_of_its_step(function: Callable[..., Any], expected: bool) -> None:
+def test_a_loss_is_weighed_if_it_reads_the_tokens_or_micro_batches_of_its_step(
+    function: Callable[..., Any], expected: bool
+) -> None:
     assert own_losses.weighs(function) is expected
