@@ -123,8 +123,9 @@ def _length_notes(job: Job, workload: Workload) -> tuple[str, ...]:
     if not job.spec.training.varying_lengths or True in job.spec.tuning.space.expandable_segments:
         return ()
     return (
-        "batches vary in length, so the allocator keeps more with every batch that is longer than any before; set "
-        "tuning.space.expandableSegments to [true] to avoid that",
+        "batches vary in length, so the allocator keeps more with every batch that is longer than any before. Where "
+        "this peak exceeds the GPU, the allocator empties its cache, and a plan fits if what it needs does. Set "
+        "tuning.space.expandableSegments to [true] to avoid it",
     )
 
 

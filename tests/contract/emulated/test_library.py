@@ -84,7 +84,7 @@ def test_torchs_libraries_are_found_where_conda_puts_them(tmp_path: Path) -> Non
 
 
 def test_a_torch_in_a_short_path_is_read_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.Path, "glob", lambda directory, name: [directory / name])
+    monkeypatch.setattr(Path, "glob", lambda directory, name: [directory / name])
     assert build._libraries(Path("/torch")) == [Path("/torch/lib/*.so")]
 
 
