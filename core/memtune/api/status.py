@@ -200,11 +200,6 @@ class RunStatus(RecordStatus):
     allocator_retries: Natural = Field(
         default=0, description="Times the allocator had to free its cache and try again."
     )
-    made_up_sizes: Natural = Field(
-        default=0,
-        description="On an emulated GPU, how often a tensor got its size from values that no kernel had computed; with "
-        "others, memory differs.",
-    )
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
     step_seconds: Amount = Field(default=0.0, description="Median seconds of one optimizer step.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
@@ -243,9 +238,16 @@ class EmulationStatus(RunStatus):
     recorded_at: Time | None = Field(
         default=None, description="When it was recorded; one that has not started long after is given up."
     )
-    gpu: Name = Field(default="", description="GPU that is emulated, as MemTune names it, such as h100-80gb.")
+    gpu: Annotated[str, Field(pattern=WORD, max_length=32)] = Field(
+        default="", description="GPU that is emulated, as MemTune names it, such as h100-80gb."
+    )
     gpu_bytes: Natural = Field(default=0, description="Memory of the emulated GPU.")
     host_request_bytes: Natural = Field(default=0, description="Host memory that its pod asks for, and may take.")
+    made_up_sizes: Natural = Field(
+        default=0,
+        description="How often a tensor got its size from values that no kernel had computed; with others, memory "
+        "differs.",
+    )
 
 
 class AttemptStatus(RunStatus):

@@ -78,6 +78,7 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
     new = record.model_copy(
         update={
             **measurements.measured(run),
+            "made_up_sizes": measurements.made_up_sizes(run),
             **(out_of_memory(conclusion, run, record) if conclusion.verdict is Verdict.DEVICE_OOM else {}),
             "verdict": str(conclusion.verdict),
             "ended_at": to_text(min(finished, context.now)),

@@ -140,5 +140,5 @@ def lesson_of(record: RunStatus) -> Lesson | None:
         device_bytes,
         record.step_seconds,
         retried=has_retried,
-        made_up=record.made_up_sizes > 0,
+        made_up=isinstance(record, EmulationStatus) and record.made_up_sizes > 0,
     )

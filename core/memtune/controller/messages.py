@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from memtune.api.job import Job
-from memtune.api.status import AttemptStatus, RunStatus, Status
+from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, Status
 from memtune.api.training import Shrink
 from memtune.controller import reasons
 from memtune.controller.records import ended_as, of_training
@@ -157,7 +157,8 @@ def measured(record: RunStatus) -> str:
     of = f"of {amount(total, total)}" if peaks.device <= total else f"before the GPU had only {amount(total, total)}"
     measured = f"{verb} {amount(peaks.device, total)}{predicted} {of}"
     speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
-    made_up = f", {counted(record.made_up_sizes, 'size')} of tensors made up" if record.made_up_sizes else ""
+    sizes = record.made_up_sizes if isinstance(record, EmulationStatus) else 0
+    made_up = f", {counted(sizes, 'size')} of tensors made up" if sizes else ""
     shorter = ", without the longest sequences" if record.length_covered is False else ""
     return f"{measured}{speed}{retries}{made_up}{shorter}{ended_early(record)}"
 

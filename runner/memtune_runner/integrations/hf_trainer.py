@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"
 _OWN_BATCH = "_memtune_own_batch"  # of a script's TrainingArguments
-_AVERAGED = "_memtune_averaged"  # of a Trainer whose loss is divided by the accumulation
+_AVERAGED = "_memtune_averaged"  # of a Trainer whose loss is divided by the accumulation, and may be a sum
 
 
 def install(
@@ -140,7 +140,8 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
         ):
             # Else the Trainer would take it for divided by the tokens of a whole step, and not divide it at all.
             trainer.model_accepts_loss_kwargs = False
-            setattr(trainer, _AVERAGED, f"{type(trainer).__name__}.compute_loss")
+            if own_losses.may_sum(own):
+                setattr(trainer, _AVERAGED, f"{type(trainer).__name__}.compute_loss")
         set_checkpointing(trainer.model, settings.plan)
         if probe is not None:
             trainer.data_collator = PaddingCollator(trainer.data_collator, settings.sequence_length)
@@ -157,7 +158,7 @@ def _unsaid(trainer: Any) -> bool:
 
 
 def _warn_of_average(trainer: Any) -> None:
-    """Say what is done to the loss of the script; only now is the Trainer as the script's `__init__` has left it."""
+    """Say what is done to a loss that may be a sum; only now is the Trainer as the script's `__init__` has left it."""
     own, accumulation = getattr(trainer, _AVERAGED, None), trainer.args.gradient_accumulation_steps
     if own is not None and accumulation > 1 and _unsaid(trainer) and not trainer.model_accepts_loss_kwargs:
         script_warnings.warn(

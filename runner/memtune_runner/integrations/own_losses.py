@@ -24,6 +24,12 @@ def weighs(compute_loss: Any) -> bool:
     return any(names & _loaded(each) for each in dis.get_instructions(code))
 
 
+def may_sum(compute_loss: Any) -> bool:
+    """Whether the function names a sum, such as ``reduction="sum"``, that may not be divided to a mean."""
+    code = inspect.unwrap(compute_loss).__code__
+    return "sum" in code.co_names or "sum" in code.co_consts
+
+
 def _loaded(instruction: dis.Instruction) -> set[Any]:
     """The names that an instruction reads: one, or two at once."""
     if not instruction.opname.startswith("LOAD"):

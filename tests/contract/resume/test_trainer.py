@@ -88,7 +88,7 @@ def test_a_script_that_saves_only_the_model_is_resumed_with_its_optimizer_nevert
     assert again == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items() if step > 4}
 
 
-@pytest.mark.parametrize(("own_loss", "warned"), [("mean", 1), ("divided", 0), ("told", 0)])
+@pytest.mark.parametrize(("own_loss", "warned"), [("mean", 0), ("summed", 1), ("divided", 0), ("told", 0)])
 def test_a_loss_of_the_scripts_own_weighs_the_same_in_smaller_micro_batches(
     own_loss: str, warned: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_loss_of_the_scripts_own_weighs_the_same_in_smaller_micro_batches(
     whole = train("fp32-ddp-none-mb8x1", tmp_path / "whole", tmp_path / "saves")
     parts = train("fp32-ddp-none-mb2x4", tmp_path / "parts", tmp_path / "saves")
     assert told(parts) == {step: pytest.approx(values, rel=1e-4) for step, values in told(whole).items()}
-    averaged = "memtune: the loss of OwnLoss.compute_loss is averaged over the 4 micro-batches of a step"
+    averaged = "memtune: the loss of Summed.compute_loss is averaged over the 4 micro-batches of a step"
     assert (whole.count("compute_loss is averaged"), parts.count(averaged)) == (0, warned), parts
 
 

@@ -44,6 +44,15 @@ class OwnLoss(Trainer):
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
+class Summed(OwnLoss):
+    """Has a mean by way of a sum."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:  # type: ignore[override]  # as scripts do
+        outputs = model(**inputs)
+        loss = torch.stack([outputs.loss]).sum()
+        return (loss, outputs) if return_outputs else loss
+
+
 class Divided(Trainer):
     """Divides by the accumulation, as the Trainer would."""
 
@@ -70,7 +79,13 @@ class Told(Trainer):
 
 
 torch.save = save_or_die
-trainers: dict[str | None, type[Trainer]] = {None: Trainer, "mean": OwnLoss, "divided": Divided, "told": Told}
+trainers: dict[str | None, type[Trainer]] = {
+    None: Trainer,
+    "mean": OwnLoss,
+    "summed": Summed,
+    "divided": Divided,
+    "told": Told,
+}
 trainer = trainers[os.environ.get("OWN_LOSS")](
     model=tiny_llama(),
     args=TrainingArguments(
