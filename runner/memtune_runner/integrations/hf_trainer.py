@@ -140,7 +140,7 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
         ):
             # Else the Trainer would take it for divided by the tokens of a whole step, and not divide it at all.
             trainer.model_accepts_loss_kwargs = False
-            if own_losses.may_sum(own):
+            if own_losses.reduces_by_sum(own):
                 setattr(trainer, _AVERAGED, f"{type(trainer).__name__}.compute_loss")
         set_checkpointing(trainer.model, settings.plan)
         if probe is not None:

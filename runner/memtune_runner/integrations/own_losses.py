@@ -24,10 +24,9 @@ def weighs(compute_loss: Any) -> bool:
     return any(names & _loaded(each) for each in dis.get_instructions(code))
 
 
-def may_sum(compute_loss: Any) -> bool:
-    """Whether the function names a sum, such as ``reduction="sum"``, that may not be divided to a mean."""
-    code = inspect.unwrap(compute_loss).__code__
-    return "sum" in code.co_names or "sum" in code.co_consts
+def reduces_by_sum(compute_loss: Any) -> bool:
+    """Whether the function asks a loss for ``reduction="sum"``; many a mean is made with the method ``sum``."""
+    return "sum" in inspect.unwrap(compute_loss).__code__.co_consts
 
 
 def _loaded(instruction: dis.Instruction) -> set[Any]:
