@@ -920,7 +920,8 @@ def test_weights_alone_are_not_what_accelerate_has_saved(directory: Path) -> Non
 
 
 def test_every_rank_has_its_share_of_what_rank_0_alone_has_loaded() -> None:
-    watch: Any = SimpleNamespace(tally=SimpleNamespace(trained_samples=20))
+    tally, schedule = SimpleNamespace(trained_samples=20), SimpleNamespace(made_again="")
+    watch: Any = SimpleNamespace(tally=tally, rate_schedule=schedule)
     load: Any = SimpleNamespace(samples=81, is_done=False)
     told = [_samples(watch, Rank(rank, rank, 4, 4, 0), load, TrainingLength()) for rank in range(4)]
     assert [each["trained_samples"] for each in told] == [41, 40, 40, 40]
