@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SUMMARY = BUILD / "test-stages.json"
 CANNOT_RUN = 3
+_TESTS_FAILED = 1  # pytest's code for a call that came to its end
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def outcomes_of(stages: list[Stage], told: Path, code: int, seconds: float) -> l
         for name, tests in of_stages.items()
         if any(each.tag in ("failure", "error") for test in tests for each in test)
     }
-    if code and not failed:
+    if code not in (0, _TESTS_FAILED) or (code and not failed):
         failed = set(of_stages)  # it did not come to its tests, or not to their end
     return [
         Outcome(

@@ -38,4 +38,5 @@ def test_a_stage_that_has_a_call_for_itself_has_its_seconds(tmp_path: Path) -> N
 
 def test_a_call_that_ended_early_has_failed_for_all_of_its_stages(tmp_path: Path) -> None:
     assert [each.result for each in outcomes_of(STAGES, told(tmp_path, "properties"), 2, 9.0)] == ["failed", "failed"]
+    assert [each.result for each in outcomes_of(STAGES, told(tmp_path, "failure"), 3, 9.0)] == ["failed", "failed"]
     assert [each.result for each in outcomes_of(STAGES, tmp_path / "none.xml", 3, 9.0)] == ["failed", "failed"]
