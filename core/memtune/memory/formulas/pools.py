@@ -84,7 +84,7 @@ PACKINGS: Mapping[str, Packing] = {
 # tenth stays (bench/results/emulated-lengths.md).
 _KEPT_OF_CACHE = 0.6
 _KEPT_OF_SHORTER = 0.1
-_NEEDS: Mapping[str, Packing] = {
+_NEEDS_OF_FIXED_LENGTHS: Mapping[str, Packing] = {
     "whole": PACKINGS["whole"],
     "adapter": PACKINGS["adapter"].part(_KEPT_OF_CACHE, doubt=1.0),
     "flattened": PACKINGS["flattened"]._replace(flat=0.0, doubt=1.0),
@@ -96,12 +96,12 @@ def _of_varying(kind: str) -> Packing:
     """Of what equal lengths leave all is kept, of what shorter batches leave a tenth."""
     base, varying = PACKINGS[kind], PACKINGS[f"varying, {kind}"]
     kept = base.loss + _KEPT_OF_SHORTER * (varying.loss - base.loss)
-    return base._replace(loss=kept, flat=_NEEDS[kind].flat, doubt=1.0)
+    return base._replace(loss=kept, flat=_NEEDS_OF_FIXED_LENGTHS[kind].flat, doubt=1.0)
 
 
 NEEDS: Mapping[str, Packing] = {
-    **_NEEDS,
-    **{f"varying, {kind}": _of_varying(kind) for kind in _NEEDS},
+    **_NEEDS_OF_FIXED_LENGTHS,
+    **{f"varying, {kind}": _of_varying(kind) for kind in _NEEDS_OF_FIXED_LENGTHS},
     **{f"expandable, {kind}": Packing(_PAGES, 0.0, 0.0, 0.0, 1.0) for kind in ("whole", "flattened", "sharded")},
 }
 
