@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from memtune.api.status import AttemptStatus
 from memtune.controller.messages import ended, replaced_batch, warning
 from memtune.controller.records import ended_as, has_ended
 from memtune.controller.verdict import Verdict
@@ -47,8 +48,11 @@ def saying(
 def news(before: JobView | None, after: JobView) -> list[str]:
     """The changes between two states: runs that ended, and the current activity."""
     known = {run.name for run in (before or after).runs if has_ended(run)}
-    endings = [ended(run) for run in after.runs if has_ended(run) and run.name not in known]
-    # A job's message often repeats the outcome of its run.
+    new = [run for run in after.runs if has_ended(run) and run.name not in known]
+    if after.status.phase == "Succeeded":
+        new = [run for run in new if not (isinstance(run, AttemptStatus) and ended_as(run, Verdict.SUCCEEDED))]
+    endings = [ended(run) for run in new]
+    # A job's message often repeats the outcome of its run, and the success of a train run is the job's.
     said = saying(before, after)
     endings = [line for line in endings if not any(line in sentence for sentence in said)]
     return endings + saying(before, after, warned=endings)

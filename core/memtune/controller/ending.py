@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memtune.api.status import PlanStatus, RunStatus, line, to_seconds
 from memtune.controller import reasons
@@ -11,7 +12,7 @@ from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
 from memtune.controller.measurements import reports_of
 from memtune.controller.messages import ended, inherited, measured, otherwise_trained, replaced_batch, trained, warning
-from memtune.controller.records import has_ended, last_attempt, mistakes
+from memtune.controller.records import MOST_MISTAKES, has_ended, last_attempt, mistakes
 from memtune.controller.verdict import Verdict
 from memtune.units import over, span
 
@@ -26,6 +27,8 @@ def completed(context: Context, reason: str, text: str, *warnings: str) -> Conte
 def failed(context: Context, reason: str, text: str) -> Context:
     """Fail the job and stop its running runs."""
     context = all_stopped(context, "the job has failed")
+    # The end tells again how the last run ended.
+    context = replace(context, events=tuple(each for each in context.events if not text.startswith(each.message)))
     context = context.with_condition("Failed", True, reason, text).saying(text)
     return _quiet(context).telling("Warning", reason, text).having(phase="Failed")
 
@@ -98,6 +101,14 @@ _REASONS = {
 }
 
 
+def are_hopeless(context: Context, records: Sequence[RunStatus]) -> bool:
+    """Whether another run after these would fail as well, by the mistakes that they failed of."""
+    wrong = mistakes(records)
+    if len(wrong) >= MOST_MISTAKES:
+        return True
+    return any(report.bad_command and not report.steps for run in wrong for report in reports_of(context.pods(run)))
+
+
 def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") -> tuple[str, str]:
     """Reason and message of the last failure: its last log lines, if reported, and why it is not retried."""
     *before, last = mistakes(records)
@@ -105,14 +116,16 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") ->
     lines = _last_lines(tails[0], last.message) if tails else ""
     tail = f"; its last lines: {lines}" if lines else ""
     reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
-    return reason, f"{f'{ended(last)}{tail}'.removesuffix('.')}. {why or _not_retried(before[-1], last)}"
+    return reason, f"{f'{ended(last)}{tail}'.removesuffix('.')}. {why or _not_retried(before, last)}"
 
 
-def _not_retried(before: RunStatus, last: RunStatus) -> str:
+def _not_retried(before: Sequence[RunStatus], last: RunStatus) -> str:
+    if not before:
+        return "Under any other plan it would fail alike; its command is in spec.template"
     # The second mistake can be a consequence of the first, which is then the one to mend.
-    if (before.verdict, before.message) == (last.verdict, last.message):
-        return "This was seen twice, so no more GPUs are spent on it"
-    return f"Before, {ended(before)}; no more GPUs are spent on it"
+    if (before[-1].verdict, before[-1].message) == (last.verdict, last.message):
+        return "The last two runs failed alike, so no more GPUs are spent on the job"
+    return f"Before, {ended(before[-1])}; no more GPUs are spent on the job"
 
 
 def _last_lines(log: str, message: str) -> str:

@@ -190,7 +190,9 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         if is_new:
             text = f"{run_words(new)}: {replaced_batch(context.status, context.job)}"
             context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
-    return context.telling(*ended_event(new))
+    # The success of a train run is the job's, which tells it.
+    is_told = isinstance(new, AttemptStatus) and ended_as(new, Verdict.SUCCEEDED)
+    return context if is_told else context.telling(*ended_event(new))
 
 
 def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating, reasons
 from memtune.controller.context import Context, holds_gpus
 from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_marked, without_outdated
-from memtune.controller.ending import failed, last_lines
+from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
@@ -18,7 +18,6 @@ from memtune.controller.messages import asking, ended, measured
 from memtune.controller.plan_choice import front_of, ranked, winner
 from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
-    MOST_MISTAKES,
     TRIED,
     counted,
     ended_as,
@@ -53,7 +52,7 @@ def probing(context: Context) -> Context:
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
-    if len(mistakes(probes)) >= MOST_MISTAKES:
+    if are_hopeless(context, probes):
         return failed(context, *last_lines(context, probes))
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"

@@ -11,12 +11,12 @@ from memtune.api.trainer import trainer_memory
 from memtune.controller import reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.downgrade import Next, after_device_oom, after_host_oom
-from memtune.controller.ending import failed, last_lines
+from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.launching import others_hold_gpus, record_attempt
 from memtune.controller.messages import ended
-from memtune.controller.records import MOST_MISTAKES, ended_as, last_attempt, mistakes, next_number, plan_of
+from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
 from memtune.controller.retry_delay import backoff_of
 from memtune.controller.verdict import Verdict
@@ -72,8 +72,8 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
 
 
 def _after_mistake(context: Context, last: AttemptStatus) -> Context:
-    """Retry the same plan once: a second mistake ends the job."""
-    if len(mistakes(context.status.attempts)) >= MOST_MISTAKES:
+    """Retry the same plan once, unless it would fail as well: a second mistake ends the job."""
+    if are_hopeless(context, context.status.attempts):
         return failed(context, *last_lines(context, context.status.attempts))
     return _again(context, last)
 

@@ -189,9 +189,10 @@ class Report:
     ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from and
     behind the newest complete one when it ended; ``trained_samples`` those that the training had behind it then, and
     ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is the optimizer step's batch
-    over all pods by the script's own numbers, if the integration replaced them. ``pruned`` is why a probe made fewer
-    steps than requested. ``torch`` and ``driver`` are the versions that it was measured with. ``warnings`` say in
-    sentences what the script should do otherwise, although the run could go on.
+    over all pods by the script's own numbers, if the integration replaced them. ``bad_command`` says that the run
+    failed before it trained, of a command that fails under any plan. ``pruned`` is why a probe made fewer steps than
+    requested. ``torch`` and ``driver`` are the versions that it was measured with. ``warnings`` say in sentences what
+    the script should do otherwise, although the run could go on.
     """
 
     ending: Annotated[Ending, choice(Ending)]
@@ -209,6 +210,7 @@ class Report:
     trained_samples: _Count = None
     total_samples: _Count = None
     own_batch: _Count = None
+    bad_command: _Flag = None
     checkpoint_format: _Word = None
     phase: Annotated[Phase | None, choice(Phase)] = None
     device: Annotated[Device | None, choice(Device)] = None

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from memtune.wire import environment
-from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.bad_input import BadCommandError, BadInputError
 
 _CONFIG_FILE = "--config_file"
 
 
 def check(options: Sequence[str]) -> None:
-    """Raise BadInputError if the named configuration file is missing: accelerate would not start."""
+    """Raise BadCommandError if the named configuration file is missing: accelerate would not start."""
     path = _config_file(options)
     if path is not None and not Path(path).is_file():
         where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
-        raise BadInputError(f"{_named(path)}: there is no such file{where}; correct the command, or add it")
+        raise BadCommandError(f"{_named(path)}: there is no such file{where}; correct the command, or add it")
 
 
 def check_variables(current: Mapping[str, str]) -> None:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from memtune_runner.command import accelerate_options
 from memtune_runner.command.command import Command, Kind
-from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.bad_input import BadCommandError
 
 _SHEBANG = re.compile(rb"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*)(?:\s|$)")
 
 
 def runnable(command: Command) -> None:
-    """Raise BadInputError if a file or program in the command does not exist."""
+    """Raise BadCommandError if a file or program in the command does not exist."""
     if command.kind is Kind.SCRIPT and not Path(command.target).exists():
         where = "" if Path(command.target).is_absolute() else f" in {Path.cwd()}"
-        raise BadInputError(f"there is no script {command.target}{where}; correct the command, or add it")
+        raise BadCommandError(f"there is no script {command.target}{where}; correct the command, or add it")
     program = command.target if command.kind is Kind.PROGRAM else python_of(command)[0]
     if shutil.which(program) is None:
-        raise BadInputError(f"there is no program {program} to run; correct the command, or add it")
+        raise BadCommandError(f"there is no program {program} to run; correct the command, or add it")
     accelerate_options.check(command.accelerate_options)
 
 

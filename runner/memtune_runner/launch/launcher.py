@@ -26,6 +26,7 @@ from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Worker, Workers
 from memtune_runner.rank import deepspeed_file, ranks
 from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.failures import Failure, of_bad_input
 from memtune_runner.rank.hang_grace import Patience
 from memtune_runner.rank.settings import Settings
 
@@ -82,10 +83,10 @@ class Launcher:
             return self._failed(ended) if ended or self._has_failure() else self._succeeded()
         except BadInputError as error:
             print(f"memtune: {error}", file=sys.stderr, flush=True)
-            return self._refused(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
+            return self._refused(of_bad_input(error))
         except Exception as error:  # a bug in the launcher must still leave a report
             traceback.print_exc()
-            return self._refused(Ending.ERROR, 1, f"memtune: {type(error).__name__}: {error}")
+            return self._refused(Failure(Ending.ERROR, 1, f"memtune: {type(error).__name__}: {error}"))
         finally:
             self._workers.kill()
 
@@ -111,9 +112,15 @@ class Launcher:
             resume_samples=found["samples"] if found else 0,
         )
 
-    def _refused(self, ending: Ending, exit_code: int, message: str) -> Report:
+    def _refused(self, failure: Failure) -> Report:
         """Return the report of a run that could not start or can no longer be watched."""
-        report = replace(merge(self._settings, (), None), ending=ending, exit_code=exit_code, message=message)
+        report = replace(
+            merge(self._settings, (), None),
+            ending=failure.ending,
+            exit_code=failure.exit_code,
+            message=failure.message,
+            bad_command=failure.is_bad_command or None,
+        )
         return replace(report, failure_order=self._announce(report))
 
     def _start(self) -> None:

@@ -19,6 +19,10 @@ class BadInputError(ValueError):
             _refusals.append(self)
 
 
+class BadCommandError(BadInputError):
+    """The command cannot run, under whatever plan."""
+
+
 class RefusedImportError(BadInputError, ImportError):
     """A module that the run cannot work with. A library that can do without the module sees it as not installed."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
+from memtune_runner.rank.bad_input import BadCommandError, BadInputError
+from memtune_runner.rank.command_errors import is_bad_command, parser_error
 
 # The source of each wording is named beside it. A run that shows none of them did not run out of memory.
 _DEVICE_OOM = re.compile(
@@ -66,12 +67,16 @@ INSTALL = "install it into the job's image, or without a cluster beside torch"
 
 
 class Failure(NamedTuple):
-    """Why one rank failed. ``is_consequence`` marks a failure caused by another rank's."""
+    """Why one rank failed.
+
+    ``is_consequence`` marks a failure caused by another rank's, ``is_bad_command`` one that any plan would meet.
+    """
 
     ending: Ending
     exit_code: int
     message: str
     is_consequence: bool = False
+    is_bad_command: bool = False
 
 
 def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lambda: False) -> Failure:
@@ -90,7 +95,13 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
     if without_handle is not None and device_is_full():
         return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
     is_consequence = any(_CONSEQUENCE.search(words_of(each)) for each in _chain(error))
-    return Failure(Ending.ERROR, own_exit_code, _why_it_ended(error), is_consequence)
+    return Failure(Ending.ERROR, own_exit_code, _why_it_ended(error), is_consequence, is_bad_command(error))
+
+
+def of_bad_input(error: BaseException) -> Failure:
+    """Return the failure of a run that was given what cannot work."""
+    ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
+    return Failure(ending, EXIT_CODES[ending], str(error), is_bad_command=isinstance(error, BadCommandError))
 
 
 def of_words(log: str, exit_code: int) -> Failure:
@@ -189,21 +200,11 @@ def _described(error: BaseException) -> str:
 def _why_it_ended(error: BaseException) -> str:
     """Return why a script ended; behind a numeric exit code, the parser's error or the original exception."""
     if isinstance(error, SystemExit) and isinstance(error.code, int):
-        if said := _parser_error(error):
+        if said := parser_error(error):
             return said
         if isinstance(error.__context__, Exception):
             return _described(error.__context__)
     return _described(error)
-
-
-def _parser_error(error: SystemExit) -> str:
-    """Return what an ``argparse.ArgumentParser``, or a subclass, found wrong with the arguments."""
-    parsers = getattr(sys.modules.get("argparse"), "ArgumentParser", ())
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        parser, message = frame.f_locals.get("self"), frame.f_locals.get("message")
-        if frame.f_code.co_name == "error" and isinstance(parser, parsers) and isinstance(message, str):
-            return f"{parser.prog}: error: {message}"
-    return ""
 
 
 def in_words(error: BaseException) -> str:

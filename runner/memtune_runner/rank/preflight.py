@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from memtune.plans.refusals import virtual_refusal
 from memtune.wire.report import Device
-from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.bad_input import BadCommandError, BadInputError
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 
@@ -33,15 +33,15 @@ def check_worker(settings: Settings, rank: Rank) -> None:
 
 
 def check_torch() -> None:
-    """Raise BadInputError unless this Python has a supported torch. Imports nothing."""
+    """Raise BadCommandError unless this Python has a supported torch. Imports nothing."""
     if find_spec("torch") is None:
-        raise BadInputError(f"{sys.executable} has no torch; install torch 2.6 or newer in the image")
+        raise BadCommandError(f"{sys.executable} has no torch; install torch 2.6 or newer in the image")
     try:
         found = version("torch")
     except PackageNotFoundError:
         return  # built in place, without metadata; only its import tells the version
     if not is_new_enough(found):
-        raise BadInputError(f"torch {found} of {sys.executable} is too old; MemTune needs 2.6 or newer")
+        raise BadCommandError(f"torch {found} of {sys.executable} is too old; MemTune needs 2.6 or newer")
 
 
 def is_new_enough(torch_version: str) -> bool:

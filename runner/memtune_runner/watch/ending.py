@@ -11,7 +11,6 @@ from memtune.wire.report import EXIT_CODES, Device, Ending, Memory, Report
 from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.rank import phases, script_warnings
-from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.driver import driver_version
 from memtune_runner.rank.failures import Failure
 from memtune_runner.rank.ranks import Rank
@@ -28,12 +27,6 @@ def hung(silent_seconds: float) -> Failure:
     """The failure of a run that hangs."""
     message = f"no optimizer step ended for {silent_seconds:.0f} s; the stack traces of all threads are in the log"
     return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
-
-
-def bad_input(error: BaseException) -> Failure:
-    """The failure of a run that was given what cannot work."""
-    ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
-    return Failure(ending, EXIT_CODES[ending], str(error))
 
 
 def out_of_memory(watch: Watch) -> Failure | None:
@@ -84,6 +77,7 @@ def report_of(
         phase=None if failure.ending is Ending.SUCCEEDED else phases.current(),
         device=settings.device,
         message=failure.message,
+        bad_command=failure.is_bad_command or None,
         warnings=script_warnings.collected(),
     )
     if watch is None:

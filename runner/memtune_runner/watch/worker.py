@@ -34,7 +34,7 @@ from memtune_runner.rank import (
     training_length,
 )
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.failures import Failure, of_exception
+from memtune_runner.rank.failures import Failure, of_bad_input, of_exception
 from memtune_runner.rank.hang_grace import Patience
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
@@ -164,7 +164,7 @@ class _Worker:
         """What the error says the script died of, on a device that is as full as it left it."""
         refusal = bad_input.first_refusal()  # what the script dies of after it has caught one is no cause
         if refusal is not None or isinstance(error, (SettingsError, BadInputError)):
-            return ending.bad_input(refusal or error)
+            return of_bad_input(refusal or error)
         if self._watch is None:
             return of_exception(error)
         failure = of_exception(error, self._watch.device_is_full)
@@ -191,7 +191,7 @@ class _Worker:
             self._patches.undo()
             return 0
         if refusal is not None:
-            failure = ending.bad_input(refusal)
+            failure = of_bad_input(refusal)
         else:
             failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
         self.end(failure)

@@ -91,7 +91,6 @@ def test_kubectl_describe_shows_a_job_and_its_events(server: str, tmp_path: Path
         *["ProbeStarted", "ProbeEnded"] * 2,
         "Measured",
         "Launched",
-        "AttemptEnded",
         "Succeeded",
     ]
     for told in (

@@ -81,6 +81,39 @@ def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
     assert "Traceback" not in launch.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "told", "is_bad_command"),
+    [
+        (["python", "train.py"], {}, True),
+        (["no-such-program"], {}, True),
+        (["accelerate", "launch", "--config_file", "no.yaml", "-m", "trains"], {}, True),
+        (["python", "-c", ""], TO_DISK, None),
+        (["python", "-c", "import missing"], {}, None),
+    ],
+)
+def test_a_command_that_no_plan_mends_is_reported_as_such(
+    place: Place, words: list[str], told: dict[str, str], is_bad_command: bool | None
+) -> None:
+    assert place.run(*words, told=told).report.bad_command is is_bad_command
+
+
+def test_an_argument_that_a_parser_does_not_know_is_a_bad_command(tmp_path: Path) -> None:
+    install(tmp_path / "runner")  # the real hooks write the rank's report
+    place = Place(tmp_path / "runner", tmp_path)
+    for parse, words in (
+        ("import argparse; argparse.ArgumentParser().parse_args()", "error: unrecognized arguments: --lrate"),
+        (
+            "from transformers import HfArgumentParser, TrainingArguments as Arguments; "
+            "HfArgumentParser(Arguments).parse_args_into_dataclasses()",
+            "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--lrate']",
+        ),
+    ):
+        gpu = {"MEMTUNE_GPU_MEMORY_BYTES": "64000000"}
+        report = place.run("python", place.script(parse), "--lrate", told=gpu).report
+        assert (report.ending, report.bad_command) == (Ending.ERROR, True)
+        assert words in report.message
+
+
 def test_a_configuration_that_accelerate_cannot_read_is_named(tmp_path: Path) -> None:
     install(tmp_path / "runner")  # the real hooks: accelerate is imported under them
     place = Place(tmp_path / "runner", tmp_path)

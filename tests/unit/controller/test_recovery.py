@@ -62,7 +62,8 @@ def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
         die(cluster, Ending.ERROR, 1, log_tail=log, message=error)
     message = condition(cluster, "Failed")["message"]
     assert message.count(error) == 1
-    assert f"; its last lines: Traceback (most recent call last): in read, {'y' * 300}. This was seen twice" in message
+    tail = f"Traceback (most recent call last): in read, {'y' * 300}"
+    assert f"; its last lines: {tail}. The last two runs failed alike" in message
 
 
 @pytest.mark.parametrize("log", ["epoch 1\nmemtune: {}\n0% [0/6]", "epoch 1\n0% [0/6]memtune: {}"])
@@ -74,7 +75,7 @@ def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_around_
         relaunch(cluster)
     message = condition(cluster, "Failed")["message"]
     assert message.count(refusal) == 1
-    assert "; its last lines: epoch 1 0% [0/6]. This was seen twice" in message
+    assert "; its last lines: epoch 1 0% [0/6]. The last two runs failed alike" in message
 
 
 def test_a_failure_that_is_a_sentence_ends_with_one_full_stop() -> None:
@@ -82,7 +83,7 @@ def test_a_failure_that_is_a_sentence_ends_with_one_full_stop() -> None:
     for _ in range(2):
         die(cluster, Ending.ERROR, 1, message="ImportError: Make sure to install it.")
         relaunch(cluster)
-    assert "Make sure to install it. This was seen twice" in condition(cluster, "Failed")["message"]
+    assert "Make sure to install it. The last two runs failed alike" in condition(cluster, "Failed")["message"]
 
 
 def test_a_mistake_after_another_one_is_told_with_it() -> None:
@@ -93,7 +94,7 @@ def test_a_mistake_after_another_one_is_told_with_it() -> None:
     die(cluster, Ending.BAD_INPUT, 88, message="the checkpoint was not loaded")
     message = condition(cluster, "Failed")["message"]
     assert "failed: the checkpoint was not loaded. Before, attempt 1 " in message
-    assert message.endswith("did not apply its plan: applied.microSteps is 2; no more GPUs are spent on it")
+    assert message.endswith("did not apply its plan: applied.microSteps is 2; no more GPUs are spent on the job")
 
 
 def relaunch(cluster: SimulatedCluster) -> None:
@@ -108,7 +109,7 @@ def relaunch(cluster: SimulatedCluster) -> None:
     ("first", "then", "told"),
     [
         ("the checkpoint was not loaded", "KeyError: 'tokens'", "Before, attempt 1 "),
-        ("KeyError: 'tokens'", "KeyError: 'tokens'", "This was seen twice"),
+        ("KeyError: 'tokens'", "KeyError: 'tokens'", "The last two runs failed alike"),
     ],
 )
 def test_a_training_that_hangs_between_two_mistakes_hides_neither(first: str, then: str, told: str) -> None:
@@ -539,7 +540,7 @@ def test_two_different_mistakes_are_both_told() -> None:
         die(cluster, Ending.ERROR, 1, message=message)
     told = condition(cluster, "Failed")["message"]
     assert "ValueError: no labels. Before, probe 1 " in told
-    assert "KeyError: 'tokens'; no more GPUs are spent on it" in told
+    assert "KeyError: 'tokens'; no more GPUs are spent on the job" in told
     assert "twice" not in told
 
 
@@ -920,3 +921,39 @@ def test_how_far_the_newest_checkpoint_is_stays_unsaid_where_the_last_attempt_co
     assert (last(cluster)["resume"], last(cluster)["resumedSamples"]) == ("direct", 0)
     assert "from the newest checkpoint" in condition(cluster, "Launched")["message"]
     assert "320" not in condition(cluster, "Launched")["message"]
+
+
+NO_SUCH_ARGUMENT = "train.py: error: unrecognized arguments: --lr-rate=3"
+
+
+def test_a_command_that_no_plan_mends_costs_one_probe_and_one_line() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    cluster.start(cluster.runs()[0])
+    die(cluster, Ending.ERROR, 2, message=NO_SUCH_ARGUMENT, bad_command=True, steps=None, log_tail="usage: train.py")
+    assert [each["verdict"] for each in cluster.status["probes"]] == ["user-error"]
+    plan = cluster.status["probes"][0]["plan"]
+    message = condition(cluster, "Failed")["message"]
+    assert message == (
+        f"probe 1 ({plan}) failed: {NO_SUCH_ARGUMENT}; its last lines: usage: train.py. "
+        "Under any other plan it would fail alike; its command is in spec.template"
+    )
+    assert [each for each in cluster.events if NO_SUCH_ARGUMENT in each] == [f"UserError: {message}"]
+
+
+@pytest.mark.parametrize("told", [{"steps": None}, {"bad_command": True, "steps": 3}], ids=["any-mistake", "trained"])
+def test_a_command_whose_failure_may_be_the_plans_is_tried_under_another(told: dict[str, Any]) -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    cluster.start(cluster.runs()[0])
+    die(cluster, Ending.ERROR, 2, message=NO_SUCH_ARGUMENT, **told)
+    cluster.tick(600)
+    cluster.reconcile()
+    assert len(cluster.status["probes"]) == 2
+
+
+def test_an_attempt_whose_command_no_plan_mends_is_not_made_again() -> None:
+    cluster = launched()
+    die(cluster, Ending.BAD_INPUT, 88, message="there is no script train.py", bad_command=True, steps=None)
+    assert condition(cluster, "Failed")["status"] == "True"
+    assert len(cluster.status["attempts"]) == 1

@@ -19,6 +19,5 @@ def test_events_of_one_second_are_shown_as_the_story_that_they_tell() -> None:
         "ProbeEnded",
         "Measured",
         "Launched",
-        "AttemptEnded",
         "Succeeded",
     ]

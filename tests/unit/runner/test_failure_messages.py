@@ -175,7 +175,7 @@ def wrapped(*errors: BaseException) -> BaseException:
     return outermost
 
 
-def caught(raising: Callable[[], None]) -> BaseException:
+def caught(raising: Callable[[], object]) -> BaseException:
     try:
         raising()
     except BaseException as error:
@@ -281,7 +281,22 @@ def test_wrong_arguments_are_told_in_the_parsers_words(parser: type[argparse.Arg
     def main() -> None:
         parser(prog="train.py").parse_args(["--lr-rate=3"])
 
-    assert of_exception(caught(main)) == Failure(ERROR, code, "train.py: error: unrecognized arguments: --lr-rate=3")
+    told = "train.py: error: unrecognized arguments: --lr-rate=3"
+    assert of_exception(caught(main)) == Failure(ERROR, code, told, is_bad_command=True)
+
+
+@pytest.mark.parametrize("value", ["3", "three"])
+def test_an_argument_that_may_be_the_plans_is_no_bad_command(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTUNE_MICRO_BATCH", "3")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", choices=["1", "2"])
+    assert of_exception(caught(lambda: parser.parse_args(["--batch", value]))).is_bad_command is (value == "three")
+
+
+def test_what_a_script_itself_refuses_is_no_bad_command() -> None:
+    refused = caught(lambda: argparse.ArgumentParser().error("the batch must be even"))
+    assert not of_exception(refused).is_bad_command
+    assert of_exception(refused).message.endswith(": error: the batch must be even")
 
 
 def test_a_script_that_ends_itself_for_an_exception_is_told_by_the_exception() -> None:
