@@ -1,4 +1,4 @@
-"""Names as people write them: camelCase fields of objects, plans and reports, and enumerations of words."""
+"""Names as people write them: camelCase fields of objects, plans and reports, enumerations of words; shortened texts."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ def camel(name: str) -> str:
     """The name of a field in JSON and YAML."""
     head, *rest = name.split("_")
     return head + "".join(part.title() for part in rest)
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, of which dots replace the last words if it is too long."""
+    if len(text) <= longest:
+        return text
+    room = max(longest - 3, 0)
+    words = text[: room + 1].rpartition(" ")[0]
+    # A path or another long word is cut within.
+    return f"{words if 2 * len(words) > room else text[:room]}..."[:longest]

@@ -24,6 +24,7 @@ from memtune.api.fields import (
     Whole,
 )
 from memtune.api.tuning import MAX_PROBES
+from memtune.words import shortened
 
 MAX_ATTEMPTS = 12
 MAX_NUMBER = 10_000
@@ -390,13 +391,13 @@ def _without_empty_texts(value: Any) -> Any:
 
 
 def line(text: str, longest: int, keep_end: bool = False) -> str:
-    """The text on one line, non-ASCII escaped, cut in the middle or at the beginning if too long."""
+    """The text on one line, non-ASCII escaped, shortened at its end or at its beginning if too long."""
     part = text[-longest:] if keep_end else text[: 2 * longest]
     plain = " ".join(part.split()).encode("ascii", "backslashreplace").decode()
     plain = "".join(character if " " <= character <= "~" else "?" for character in plain)
     if len(plain) <= longest:
         return plain
-    return f"...{plain[3 - longest :]}" if keep_end else f"{plain[: longest - 3]}..."
+    return f"...{plain[3 - longest :]}" if keep_end else shortened(plain, longest)
 
 
 def sentence(text: str) -> str:

@@ -103,9 +103,14 @@ def replaced_batch(status: Status, job: Job | None) -> str:
     """
     if not status.own_batch:
         return ""
-    size = f"the {job.spec.training.global_batch_size:,} samples of " if job is not None else ""
+    own = f"training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
+    if job is None:
+        return f"an optimizer step takes {own}"
+    size = job.spec.training.global_batch_size
+    ends = "after the training" if size > status.own_batch else "before the training"
     return (
-        f"an optimizer step takes {size}training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
+        f"an optimizer step takes the {size:,} samples of {own}; a learning-rate schedule computed from those ends "
+        f"{ends}: set globalBatchSize {status.own_batch}, or compute it from $MEMTUNE_GLOBAL_BATCH"
     )
 
 

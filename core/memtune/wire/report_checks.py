@@ -8,6 +8,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from memtune.words import shortened
+
 LARGEST_COUNT = 2**60
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -57,7 +59,7 @@ def text(longest: int, keep_end: bool = False) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if not isinstance(value, str):
             raise ReportError(f"{shown(value)} is not a text")
-        return clean(value[-longest:] if keep_end else value[:longest])
+        return clean(value[-longest:] if keep_end else shortened(value, longest))
 
     return read
 

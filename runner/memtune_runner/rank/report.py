@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from memtune.wire.report import LOG_MARK, LOG_TAIL_BYTES, TERMINATION_MESSAGE_BYTES, Report
+from memtune.words import shortened
 
 _LOG_TAIL_LINES = 20
 
@@ -79,5 +80,9 @@ def _longest(short: Report, report: Report, name: str, limit_bytes: int) -> Repo
 def _with_part(short: Report, report: Report, name: str, length: int) -> Report:
     value = getattr(report, name)
     # A log names the cause of a failure at its end; other fields start with it.
-    part: dict[str, Any] = {name: value[len(value) - length :] if name == "log_tail" else value[:length]}
-    return replace(short, **part)
+    if name == "log_tail":
+        part = value[len(value) - length :]
+    else:
+        part = shortened(value, length) if isinstance(value, str) else value[:length]
+    changes: dict[str, Any] = {name: part}
+    return replace(short, **changes)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
+from memtune.controller.messages import replaced_batch
 from memtune_cli.input.job_view import Budget, error_ratio, job_view_of, measured_bytes, run_seconds
 from memtune_cli.views.job_page import page
 from memtune_cli.views.next_step import next_step
@@ -128,7 +129,7 @@ def test_a_training_that_its_script_ended_early_is_told_so() -> None:
     assert f"Batch  {batch}" in said
     html = html_page(view, [], [], [], 0.0)
     assert "Samples: 240,000 of 640,000 when attempt 2 ended." in html
-    assert "numbers make it 64." in html
+    assert "numbers make it 64; a learning-rate schedule computed from those ends after the training: " in html
 
 
 def test_what_happened_in_one_second_is_told_in_the_order_of_cause_and_effect() -> None:
@@ -245,10 +246,10 @@ def test_news_are_told_once() -> None:
 
 
 def test_what_a_script_should_change_is_told_once() -> None:
-    warned, own = "save below $MEMTUNE_CHECKPOINT_PATH", "the script's own numbers make it 3"
+    warned = "save below $MEMTUNE_CHECKPOINT_PATH"
     attempt = changed("attempts", -1, verdict="succeeded", endedAt="2026-11-26T16:00:00Z", message=warned)
     status = {**attempt["status"], "phase": "Succeeded", "ownBatch": 3}
-    batch = f"an optimizer step takes the 256 samples of training.globalBatchSize, {own}"
+    batch = replaced_batch(job_view_of({**attempt, "status": status}).status, job_view_of(attempt).job)
     after = job_view_of({**attempt, "status": {**status, "message": f"it has ended well; {batch}; {warned}"}})
     before = job_view_of(still_probing())
     events = [f"attempt 2 (x): {warned}", f"probe 1 (x): {batch}"]

@@ -85,16 +85,20 @@ def test_only_what_is_known_to_be_all_of_a_training_is_called_its_end(told: dict
     assert cluster.status["totalSamples"] == told.get("total_samples", 0)
 
 
-@pytest.mark.parametrize(("own", "is_told"), [(None, False), (64, True)])
-def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None, is_told: bool) -> None:
+@pytest.mark.parametrize(("own", "ends"), [(None, ""), (64, "before"), (3, "after")])
+def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None, ends: str) -> None:
     cluster = launched()
     (run,) = [run for run in cluster.runs() if "train" in run]
     batch = cluster.job.spec.training.global_batch_size
     cluster.finish(run, own_batch=own or batch)
     cluster.reconcile()
     assert cluster.status["ownBatch"] == (own or 0)
-    told = f"takes the {batch} samples of training.globalBatchSize, the script's own numbers make it 64"
-    assert cluster.status["message"].endswith(told) is is_told
+    told = (
+        f"takes the {batch} samples of training.globalBatchSize, the script's own numbers make it {own}; a "
+        f"learning-rate schedule computed from those ends {ends} the training: set globalBatchSize {own}, or compute it from "
+        "$MEMTUNE_GLOBAL_BATCH"
+    )
+    assert cluster.status["message"].endswith(told) is bool(ends)
 
 
 @pytest.mark.parametrize("happens", [suspended, resumed_too_soon, gone, killed, too_long, trained, out_of_memory])
@@ -149,4 +153,4 @@ def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
     cluster = probed(make_job(), own_batch=3)
     told = [each for each in cluster.events if "ScriptWarning" in each]
     assert len(told) == 1, told
-    assert told[0].endswith("the script's own numbers make it 3")
+    assert "the script's own numbers make it 3; a learning-rate schedule" in told[0]

@@ -27,6 +27,7 @@ from memtune.wire.report import (
     read_report,
 )
 from memtune.wire.report_checks import LARGEST_COUNT, ReportError
+from memtune.words import shortened
 from memtune_runner.rank.report import log_tail, termination_message, whole
 
 NASTY = texts(900)
@@ -85,12 +86,30 @@ def test_short_report_fits_and_keeps_every_number(report: Report) -> None:
     assert message.isascii()
     assert len(message) <= TERMINATION_MESSAGE_BYTES
     short = read_report(message)
-    assert report.message.startswith(short.message)
+    assert short.message == shortened(report.message, len(short.message))
     assert report.log_tail.endswith(short.log_tail)
     assert short.largest == report.largest[: len(short.largest)]
     assert short.measured_steps == report.measured_steps[: len(short.measured_steps)]
     without: dict[str, Any] = {"message": "", "largest": (), "measured_steps": (), "log_tail": ""}
     assert replace(short, **without) == replace(report, **without)
+
+
+def test_a_long_message_loses_whole_words_and_says_so() -> None:
+    first = "CUDA out of memory. Tried to allocate 20.00 MiB."
+    message = f"{first} {'(This GPU is virtual: CPU tensors are counted against a budget.) ' * 20}"
+    short = read_report(termination_message(replace(OOM, message=message))).message
+    kept = short.removesuffix("...")
+    assert len(first) < len(kept) < len(short)
+    assert message.startswith(f"{kept} "), "a word was cut"
+
+
+@pytest.mark.parametrize(
+    ("longest", "told"),
+    [(17, "a cat and its dog"), (16, "a cat and its..."), (12, "a cat and..."), (5, "a ..."), (1, "."), (0, "")],
+)
+def test_a_text_is_shortened_at_a_word(longest: int, told: str) -> None:
+    assert shortened("a cat and its dog", longest) == told
+    assert shortened("/a/path/to/somewhere", 12) == "/a/path/t..."
 
 
 def test_a_success_has_all_of_its_steps_in_the_short_form_too() -> None:
