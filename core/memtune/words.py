@@ -1,4 +1,4 @@
-"""Names as people write them: camelCase fields of objects, plans and reports, enumerations of words; shortened texts."""
+"""Names as people write them: camelCase fields of objects, plans and reports, enumerations of words, short texts."""
 
 from __future__ import annotations
 

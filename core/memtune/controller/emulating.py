@@ -22,7 +22,7 @@ from memtune.api.status import (
 from memtune.controller import measurements, reasons
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import out_of_memory
-from memtune.controller.messages import ended, measured, run_words
+from memtune.controller.messages import ended, foretold, measured, run_words
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
 from memtune.controller.pods import EMULATION_SECONDS
@@ -126,14 +126,14 @@ def _is_given_up(records: Sequence[RunStatus]) -> bool:
 def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     """Record the emulated probe of a plan. Its pod is created once the record is written."""
     number, name = new_name(context.job, RunKind.EMULATE, context.status.emulations)
-    gpu, expected = model.workload.gpu, model.predict(plan).device.expected
+    gpu, prediction = model.workload.gpu, model.predict(plan)
     outside_bytes = sum(outside_sizes(model.workload.world).values())
     record = EmulationStatus(
         name=name,
         number=number,
         plan=str(plan),
         emulated=True,
-        predicted_bytes=natural(expected),
+        predicted_bytes=natural(prediction.device.expected),
         recorded_at=to_text(context.now),
         gpu=gpu.name,
         # A virtual GPU has nothing outside its allocator, and an emulated one keeps that part free.
@@ -142,7 +142,7 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     )
     context = context.having(emulations=(*context.status.emulations, record))
     text = (
-        f"{run_words(record)}, predicted at {over(expected, model.usable_bytes)}, runs on an emulated {gpu.name}, "
+        f"{run_words(record)}, {foretold(prediction, model.usable_bytes, model.headroom)}, runs on an emulated {gpu.name}, "
         f"with {gib(record.host_request_bytes)} of host memory and no GPU"
     )
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)

@@ -10,7 +10,7 @@ from memtune.api.training import Shrink
 from memtune.controller import reasons
 from memtune.controller.records import ended_as, of_training
 from memtune.controller.verdict import ENDED_WELL, Verdict
-from memtune.memory.prediction import Prediction
+from memtune.memory.prediction import Prediction, percent
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.plans.plan import Plan
 from memtune.units import amount, counted, gib, unit_of
@@ -171,6 +171,17 @@ def measured(record: RunStatus) -> str:
 def ended_early(record: RunStatus) -> str:
     """Why a probe made fewer steps than planned; empty if it made all."""
     return f", ended early: {Pruned(record.pruned).words}" if record.pruned else ""
+
+
+def foretold(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
+    """What a run is predicted to take; where that may be too much, also what it needs, on which it depends."""
+    unit, needed = unit_of(usable_bytes), prediction.needed
+    takes = f"predicted to take {unit.number(prediction.device.expected)} of {amount(usable_bytes, usable_bytes)}"
+    if prediction.fits(usable_bytes, headroom):
+        return takes
+    between = f"{unit.number(needed.lower)} to {unit.number(needed.upper)}"
+    likely = percent(prediction.fit_probability(usable_bytes, headroom))
+    return f"{takes} and to need {unit.number(needed.expected)} ({between}): it fits with a probability of {likely}%"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:

@@ -14,7 +14,7 @@ from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
-from memtune.controller.messages import asking, ended, measured
+from memtune.controller.messages import asking, ended, foretold, measured
 from memtune.controller.plan_choice import front_of, ranked, winner
 from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
@@ -188,7 +188,8 @@ def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     emulated = context.job.spec.resources.is_emulated
     record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
-    expectation = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
+    known = foretold(prediction, model.usable_bytes, model.headroom)
+    expectation = "of which nothing is known" if is_blind else known
     verb = "emulates" if emulated else "measures"
     again = next((probe for probe in context.status.probes if probe.measured_by and probe.plan == str(plan)), None)
     before = f", as job {again.measured_by} did" if again else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 
@@ -10,7 +11,11 @@ from decided import SAVED, die, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.units import GIB
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.messages import foretold
+from memtune.memory.prediction import Interval
+from memtune.units import GIB, MIB
 from memtune.wire.report import Ending, Memory
 
 CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|clusters?|namespaces?|operators?|labels?|spec\.suspend)\b", re.IGNORECASE)
@@ -95,8 +100,8 @@ def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None
     assert cluster.status["ownBatch"] == (own or 0)
     told = (
         f"takes the {batch} samples of training.globalBatchSize, the script's own numbers make it {own}; a "
-        f"learning-rate schedule computed from those ends {ends} the training: set globalBatchSize {own}, or compute it from "
-        "$MEMTUNE_GLOBAL_BATCH"
+        f"learning-rate schedule computed from those ends {ends} the training: set globalBatchSize {own}, or compute it "
+        "from $MEMTUNE_GLOBAL_BATCH"
     )
     assert cluster.status["message"].endswith(told) is bool(ends)
 
@@ -154,3 +159,20 @@ def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
     told = [each for each in cluster.events if "ScriptWarning" in each]
     assert len(told) == 1, told
     assert "the script's own numbers make it 3; a learning-rate schedule" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("needed", "told"),
+    [
+        (Interval(48 * MIB, 52 * MIB, 56 * MIB), "predicted to take 69 of 64 MiB"),
+        (
+            Interval(48 * MIB, 58 * MIB, 70 * MIB),
+            "predicted to take 69 of 64 MiB and to need 58 (48 to 70): it fits with a probability of 62%",
+        ),
+    ],
+)
+def test_a_plan_that_may_fit_says_what_it_needs(needed: Interval, told: str) -> None:
+    taken = Interval(60 * MIB, 69 * MIB, 80 * MIB)
+    model = model_of(make_job(), Status(), None)
+    prediction = dataclasses.replace(model.predict(model.plans[0]), device=taken, needed=needed)
+    assert foretold(prediction, 64 * MIB, 0.06) == told
