@@ -91,8 +91,8 @@ def still_probing() -> dict[str, Any]:
     probes = _STATUS["probes"]
     return told_job(
         phase="Probing",
-        message="probe 3 measures bf16-z2-none-mb2x16, predicted to take 85.1 of 79.2 GiB and to need 74.9 (66.0 to 84.9): "
-        "it fits with a probability of 47%",
+        message="probe 3 measures bf16-z2-none-mb2x16, predicted to take 85.1 of 79.2 GiB and to need "
+        "74.9 (66.0 to 84.9): it fits with a probability of 47%",
         conditions=_STATUS["conditions"][:1],
         probes=[*probes[:2], without_end(probes[2])],
         attempts=None,

@@ -67,6 +67,10 @@ def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str,
     shown = shown_name(file)
     try:
         job = load_job(read_manifest(file))
+        if job.spec.template is not None:
+            from memtune_operator.pods.preflight import check_offline
+
+            check_offline(job)
         gpus = [_gpu(job, name, shown) for name in gpu_names]
         traced = traced_model(job) if job.spec.model.factory else None
         return [_case(job, gpu, name, traced, prices) for gpu, name in zip(gpus, gpu_names, strict=True)]

@@ -142,8 +142,8 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     )
     context = context.having(emulations=(*context.status.emulations, record))
     text = (
-        f"{run_words(record)}, {foretold(prediction, model.usable_bytes, model.headroom)}, runs on an emulated {gpu.name}, "
-        f"with {gib(record.host_request_bytes)} of host memory and no GPU"
+        f"{run_words(record)}, {foretold(prediction, model.usable_bytes, model.headroom)}, runs on an emulated "
+        f"{gpu.name}, with {gib(record.host_request_bytes)} of host memory and no GPU"
     )
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
 

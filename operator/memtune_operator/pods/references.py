@@ -16,6 +16,8 @@ from memtune_operator.pods.wrapping import Manifest, conflict
 
 # The kubelet expands it before the container starts, before the launcher has found a checkpoint.
 _SUB_PATH = "subPathExpr"
+# From this similarity on, a name is another one misspelt.
+_MISSPELT = 0.85
 
 
 def check_references(spec: Manifest, wrapped: Manifest, job: Job) -> None:
@@ -47,9 +49,8 @@ def _check(where: str, name: str, rest: str, job: Job | None, container: Manifes
             raise conflict(where, problem, "write the value itself, or do this in the container that trains")
         return
     if name not in environment.REFERABLE:
-        known = {each.removeprefix(environment.PREFIX): each for each in sorted(environment.REFERABLE)}
-        near = difflib.get_close_matches(name.removeprefix(environment.PREFIX), known, n=1)
-        advice = f"did you mean $({known[near[0]]})?" if near else "docs/integrations.md lists all of them"
+        meant = _meant(name)
+        advice = f"did you mean $({meant})?" if meant else "docs/integrations.md lists all of them"
         raise conflict(where, f"$({name}) is not a variable of MemTune", advice)
     if where.endswith(f".{_SUB_PATH}") and name in environment.FOUND_BY_LAUNCHER:
         problem = f"$({name}) is known only after the volumes are mounted"
@@ -59,6 +60,17 @@ def _check(where: str, name: str, rest: str, job: Job | None, container: Manifes
         would_be = rest if rest.startswith("/") else "empty"
         problem = f"$({name}){rest} would be {would_be}, since the job has no {field}"
         raise conflict(where, problem, f"give {field}, or write another path")
+
+
+def _meant(name: str) -> str:
+    """The variable that an unknown name resembles, or empty."""
+    known = {each.removeprefix(environment.PREFIX): each for each in sorted(environment.REFERABLE)}
+    bare = name.removeprefix(environment.PREFIX)
+    near = difflib.get_close_matches(bare, known, n=1)
+    # The numbers of a checkpoint look as similar as its directory, which is what a command resumes from.
+    if bare.startswith("RESUME") and not difflib.get_close_matches(bare, known, n=1, cutoff=_MISSPELT):
+        return environment.RESUME_FROM
+    return known[near[0]] if near else ""
 
 
 def _fields_of_paths(job: Job) -> dict[str, str]:

@@ -37,6 +37,10 @@ from memtune_cli.main import main
             ["spec.training.sequenceLength: 4,096 is more than the 1,024 positions that gpt2 has embeddings for"],
         ),
         ({"tuning__space__precision": ["bf17"]}, ["spec.tuning.space.precision", "bf17"]),
+        (
+            {"template": {"spec": {"containers": [{"name": "trainer", "args": ["--resume=$(MEMTUNE_RESUME)"]}]}}},
+            ["spec.containers[trainer].args: $(MEMTUNE_RESUME) is not", "did you mean $(MEMTUNE_RESUME_FROM)?"],
+        ),
     ],
 )
 def test_a_wrong_field_is_named_with_its_path(

@@ -100,8 +100,8 @@ def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None
     assert cluster.status["ownBatch"] == (own or 0)
     told = (
         f"takes the {batch} samples of training.globalBatchSize, the script's own numbers make it {own}; a "
-        f"learning-rate schedule computed from those ends {ends} the training: set globalBatchSize {own}, or compute it "
-        "from $MEMTUNE_GLOBAL_BATCH"
+        f"learning-rate schedule computed from those ends {ends} the training: set globalBatchSize {own}, or compute "
+        "it from $MEMTUNE_GLOBAL_BATCH"
     )
     assert cluster.status["message"].endswith(told) is bool(ends)
 

@@ -358,6 +358,9 @@ def test_every_variable_that_may_be_referred_to_is_set_but_those_that_the_launch
             r"containers\[train\].args: \$\(MEMTUNE_MICROBATCH\) is not a variable of MemTune; did you mean "
             r"\$\(MEMTUNE_MICRO_BATCH\)\?",
         ),
+        ({"args": ["--resume=$(MEMTUNE_RESUME)"]}, r"did you mean \$\(MEMTUNE_RESUME_FROM\)\?"),
+        ({"args": ["--resume=$(MEMTUNE_RESUME_PATH)"]}, r"did you mean \$\(MEMTUNE_RESUME_FROM\)\?"),
+        ({"args": ["--step=$(MEMTUNE_RESUME_STEPS)"]}, r"did you mean \$\(MEMTUNE_RESUME_STEP\)\?"),
         ({"command": ["python", "$(MEMTUNE_XYZXYZ)"]}, r"train\].command: .* docs/integrations.md lists all of them"),
         ({"env": [{"name": "A", "value": "a$(MEMTUNE_RANK_DIRECTORY)"}]}, r"train\].env\[A\]: .* is not a variable"),
         (
