@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from memtune.wire.report import LOG_MARK
 from memtune_cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
 _NO_TORCH = 3
 # Time for a command that exceeded its limit to write its result.
 _GRACE_SECONDS = 20
+# Time to read what it said last.
+_LAST_WORDS_SECONDS = 2
 # Fields that only the emulated process knows; None if it never used the GPU or was killed.
 _FOUND = (
     *("phaseBytes", "hostPeakBytes", "pinnedPeakBytes", "kernelLaunches", "matrixProducts", "collectives"),
@@ -98,8 +102,11 @@ def emulated(
 def _run(words: list[str], variables: dict[str, str], workdir: Path, time_limit: int) -> int | None:
     """Run the command with its output on stderr; return its exit code, or None after a timeout."""
     process = subprocess.Popen(
-        words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+        words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     )
+    assert process.stdout is not None
+    shown = threading.Thread(target=_show, args=(process.stdout,), daemon=True)
+    shown.start()
     try:
         return process.wait(time_limit)
     except subprocess.TimeoutExpired:
@@ -111,6 +118,16 @@ def _run(words: list[str], variables: dict[str, str], workdir: Path, time_limit:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        # A process that left the group may keep the pipe open.
+        shown.join(_LAST_WORDS_SECONDS)
+
+
+def _show(output: IO[bytes]) -> None:
+    """Print the output without the report, which the page shows."""
+    with output:
+        for line in output:
+            if not line.startswith(LOG_MARK.encode()):
+                print(line.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
 
 def _report(directory: Path) -> Report | None:

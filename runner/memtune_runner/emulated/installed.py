@@ -35,6 +35,10 @@ if spec and spec.origin:
 print(json.dumps(found))
 """
 _LOOK_SECONDS = 60
+_REMEDY = (
+    "name a Python that has a CUDA build of it (in a checkout of MemTune, make env-emulated makes .venv-emulated; "
+    "elsewhere the wheel alone is enough, without NVIDIA's packages; no GPU is needed)"
+)
 # A recent release of each library, if nothing tells which one torch was built with.
 _CUDNN, _NCCL = (9, 20, 0), (2, 29, 7)
 
@@ -64,12 +68,9 @@ def find_in(python: tuple[str, ...]) -> Installed:
             + " or ".join(MACHINES)
         )
     if "directory" not in found:
-        raise NoCudaTorchError(f"{python[0]} has no torch; name one with a CUDA build of it: docs/emulated-gpu.md")
+        raise NoCudaTorchError(f"{python[0]} has no torch; {_REMEDY}")
     if not found["cuda"]:
-        raise NoCudaTorchError(
-            f"torch {found['torch']} of {python[0]} was not built for CUDA; name a Python that has a CUDA build of it "
-            "(the wheel alone is enough, without NVIDIA's packages; no GPU is needed)"
-        )
+        raise NoCudaTorchError(f"torch {found['torch']} of {python[0]} was not built for CUDA; {_REMEDY}")
     return Installed(
         python, Path(found["directory"]), found["torch"], found["cuda"],
         _version(found, "nvidia-cudnn-cu", _CUDNN), _version(found, "nvidia-nccl-cu", _NCCL),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memtune.units import gib
+from memtune.units import Unit, unit_of
 from memtune.wire.report import ReportedComponent
 
 _MOST_SITES = 20
@@ -31,15 +32,17 @@ def write_companion(
     directory: Path, rank: int, parts: Iterable[ReportedComponent], sites: Iterable[ReportedComponent]
 ) -> None:
     """Write both tables as text. If the directory is not writable, the files are lost but not the report."""
-    lines = ["by component", *map(_line, parts), "", "by line of code", *map(_line, sites), ""]
+    parts, sites = list(parts), list(sites)
+    line = partial(_line, unit_of(max((each.size_bytes for each in (*parts, *sites)), default=0)))
+    lines = ["by component", *map(line, parts), "", "by line of code", *map(line, sites), ""]
     try:
         (directory / f"memory-rank-{rank}.txt").write_text("\n".join(lines), encoding="utf-8")
     except OSError as error:
         print(f"memtune: the memory of rank {rank} cannot be written to {directory}: {error.strerror}", file=sys.stderr)
 
 
-def _line(component: ReportedComponent) -> str:
-    return f"{gib(component.size_bytes, 3):>14}  {component.name}"
+def _line(unit: Unit, component: ReportedComponent) -> str:
+    return f"{unit.number(component.size_bytes, more_digits=2):>10} {unit.name}B  {component.name}"
 
 
 def _site(frames: Iterable[Mapping[str, Any]]) -> str:

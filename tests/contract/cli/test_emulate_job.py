@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 import yaml
 
 from memtune.api import load_job
+from memtune.wire.report import LOG_MARK
 from memtune_cli.arguments import build_parser
 from memtune_cli.commands.emulate_job import _case, _document
-from memtune_cli.input.emulated_job import EmulationRefusedError, prepare
+from memtune_cli.input.emulated_job import EmulationRefusedError, _run, prepare
 from memtune_cli.main import main
 from memtune_cli.views import json_output
 from memtune_cli.views.emulate_page import page
@@ -142,3 +144,14 @@ def test_a_command_that_cannot_be_started_is_refused_with_its_reason(tmp_path: P
     manifest["spec"]["template"]["spec"]["containers"][0]["workingDir"] = str(tmp_path / "nowhere")
     with pytest.raises(EmulationRefusedError, match=r"could not be started: .*nowhere"):
         prepare(load_job(manifest), tmp_path)
+
+
+@pytest.mark.parametrize(("ends", "seconds", "code"), [("sys.exit(3)", 20, 3), ("time.sleep(60)", 2, None)])
+def test_the_output_of_a_command_is_shown_without_the_report(
+    ends: str, seconds: int, code: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = f"{LOG_MARK}{{}}"
+    script = f"import sys, time; print('step 1', flush=True); print({report!r}, flush=True); print('end', flush=True); "
+    assert _run([sys.executable, "-c", script + ends], dict(os.environ), tmp_path, seconds) == code
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "step 1\nend\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -450,7 +451,9 @@ def test_an_out_of_memory_is_reported_with_its_phase_and_its_components(director
     with pytest.raises(torch.OutOfMemoryError), watching(settings, RANK):
         loop()
     report = read_report(report_path(directory, RANK).read_bytes())
-    assert (directory / "memory-rank-0.txt").read_text().startswith("by component\n")
+    page = (directory / "memory-rank-0.txt").read_text()
+    assert page.startswith("by component\n")
+    assert re.search(r"^ +\d+\.\d\d MiB  weights$", page, re.MULTILINE), page
     assert (report.ending, report.exit_code, report.phase) == (Ending.DEVICE_OOM, 85, Phase.FORWARD)
     assert report.message.startswith("OutOfMemoryError: CUDA out of memory")
     assert report.memory.failed_request_bytes == 4096 * 8 * 512 * 4
