@@ -50,3 +50,18 @@ def test_no_speed_is_foretold_for_a_virtual_gpu(command: list[str], capsys: pyte
     assert "quickstart on 1 × virtual GPU of 256 MiB, 64 sequences" in " ".join(page.split())
     assert "tokens/s" not in page
     assert page.count("Speed        -  (a virtual GPU computes on CPUs, whose speed is not predicted") == 1
+
+
+def test_the_table_of_batches_of_varying_lengths_shows_what_decides_whether_a_plan_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = yaml.safe_load((EXAMPLES / "llama-7b-8gpu.yaml").read_text())
+    job["spec"]["training"]["varyingLengths"] = True
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(job))
+    assert main(["plan", str(file)]) == 0
+    page = capsys.readouterr().out
+    rows = re.findall(r"^ +\d+  bf16\S+ +([\d.]+) +[\d.]+–([\d.]+) +([\d.]+) +9[5-9]%", page, re.MULTILINE)
+    assert re.search(r"#  plan +peak GiB +between +needed +fits", page)
+    assert any(float(upper) > 79.2 for _, upper, _ in rows), "plans fit whose peak may not"
+    assert all(float(needed) < float(peak) for peak, _, needed in rows)
