@@ -106,14 +106,20 @@ def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> C
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
     kind = OutOfMemoryKind(last.out_of_memory or "activation")
     smallest = model.smallest() or plan_of(last)
-    changes = _advice(context, model, smallest, PHASE_OF.get(kind, ""))
-    advice = "; or ".join([*_of_script(context, last, kind), *changes])
+    phase, by_script = PHASE_OF.get(kind, ""), _of_script(context, last, kind)
+    predicted = model.predict(plan_of(last)).phases.get(phase)
+    # What the script itself keeps there is in no prediction, so no change of the job is known to make room for it.
+    is_scripts_own = bool(by_script) and predicted is not None and predicted.upper <= model.usable_bytes
+    changes = [] if is_scripts_own else _advice(context, model, smallest, phase)
+    advice = "; or ".join([*by_script, *changes])
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
     return failed(context, reasons.LADDER_EXHAUSTED, text)
 
 
 def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> list[str]:
-    """What the script itself can do about an evaluation that ran out of memory."""
+    """What the script itself can do about an evaluation or a save that ran out of memory."""
+    if kind is OutOfMemoryKind.SAVING:
+        return ["let the script make no copies on the GPU of what it saves, but move each tensor to the host first"]
     if kind is not OutOfMemoryKind.EVALUATION:
         return []
     if context.job.spec.integration == "hf-trainer":

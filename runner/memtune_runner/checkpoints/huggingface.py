@@ -60,6 +60,12 @@ def trainer_save(
     return save
 
 
+def probe_save(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+    """Wrap a save of a probe, which is measured and never resumed from."""
+    with phases.during(Phase.SAVE):
+        return inherited(*args, **kwargs)
+
+
 def _apart(output_dir: Path) -> Path:
     """Return where saves go that are never resumed from: outside the path and the limit of those that are."""
     is_shared = any(is_complete(path) for path in output_dir.glob("checkpoint-*"))

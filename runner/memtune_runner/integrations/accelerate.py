@@ -56,6 +56,8 @@ def install(
             patches.wrap(module.Accelerator, "save_state", saving)
             loading = huggingface.accelerate_load(settings, first.is_of, lambda: schedule.has_stepped)
             patches.wrap(module.Accelerator, "load_state", loading)
+        else:
+            patches.wrap(module.Accelerator, "save_state", huggingface.probe_save)
 
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
     imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
@@ -103,8 +105,7 @@ class Prepared:
         # Saved only to be measured: it must not be resumed from.
         directory = own_directory(os.environ) or Path(tempfile.gettempdir())
         self._accelerator.project_configuration.automatic_checkpoint_naming = False
-        with phases.during(Phase.SAVE):
-            self._accelerator.save_state(str(directory / "probe-checkpoint"))
+        self._accelerator.save_state(str(directory / "probe-checkpoint"))
 
 
 def _tried(what: str, act: Callable[[], None]) -> None:

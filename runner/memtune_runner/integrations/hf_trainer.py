@@ -69,6 +69,7 @@ def install(
             saving = huggingface.trainer_save(settings, rotate, first.keeps_saves, trained)
             patches.wrap(module.Trainer, "_save_checkpoint", saving)
         else:
+            patches.wrap(module.Trainer, "_save_checkpoint", huggingface.probe_save)
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
     imports.when_imported("accelerate.accelerator", lambda module: arguments.leave_unwrapped(settings, module, patches))

@@ -204,7 +204,7 @@ def _cuda_message(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
         f"CUDA out of memory. Tried to allocate {_size(refusal.requested_bytes)}. GPU 0 has a total capacity of "
         f"{_size(budget_bytes)} of which {_size(free_bytes)} is free. Of the allocated memory "
         f"{_size(refusal.allocated_bytes)} is allocated by PyTorch, and {_size(cached_bytes)} is reserved by PyTorch "
-        "but unallocated. (This GPU is virtual: CPU tensors are counted against a budget.)"
+        "but unallocated. (This GPU is virtual.)"
     )
 
 

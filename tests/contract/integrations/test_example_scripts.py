@@ -11,6 +11,7 @@ from watched import PROBE, SCRIPTS, Workers, fine_tune, followed, run
 
 from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch
+from memtune.wire.report import Ending, Phase
 
 pytestmark = pytest.mark.long
 
@@ -86,6 +87,14 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
     assert applied.largest_tokens == Plan.parse(plan).micro_batch * 48
     assert (applied.micro_steps, applied.checkpointed_blocks) == (2, blocks)
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
+
+
+@pytest.mark.parametrize("integration", ["hf-trainer", "accelerate"])
+def test_a_probe_that_runs_out_of_memory_in_a_save_says_so(integration: str, tmp_path: Path) -> None:
+    told = [integration, str(tmp_path / "saves")]
+    variables = {**PROBE, "INTEGRATION": integration}
+    ((_, report, said),) = run(PROGRAMS / "saves_on_gpu.py", "bf16-ddp-none-mb4x2", tmp_path, 1, told, **variables)
+    assert (report.ending, report.phase) == (Ending.DEVICE_OOM, Phase.SAVE), said[-3000:]
 
 
 def test_a_pair_is_one_sample_and_a_reference_is_no_evaluation(tmp_path: Path) -> None:

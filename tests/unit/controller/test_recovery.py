@@ -397,6 +397,21 @@ def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> 
     assert "tuning.space.checkpointing" not in told["message"], "it saves nothing in an evaluation"
 
 
+def test_a_save_that_no_plan_makes_room_for_ends_with_what_the_script_can_do() -> None:
+    cluster = launched(make_job(integration="hf-trainer", template=template(), retry={"maxOomRetries": 9}))
+    for _ in range(9):
+        if condition(cluster, "Failed")["status"] == "True":
+            break
+        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, **SAVED)
+        relaunch(cluster)
+    told = condition(cluster, "Failed")
+    assert told["reason"] == "LadderExhausted"
+    assert told["message"].endswith(
+        "What would help: let the script make no copies on the GPU of what it saves, but move each tensor to the host "
+        "first"
+    )
+
+
 @pytest.mark.parametrize(
     ("integration", "follows", "advice"),
     [
