@@ -17,6 +17,8 @@ from memtune.units import amount, counted, gib, unit_of
 from memtune.wire.pruning import Pruned
 
 _SHOWN_COMPONENTS = 4
+# What helps a save that ran out of GPU memory.
+SAVE_ON_HOST = "let the script make no copies on the GPU of what it saves, but move each tensor to the host first"
 VERDICT_WORDS = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.DEVICE_OOM: "ran out of GPU memory",

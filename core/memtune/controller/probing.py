@@ -14,10 +14,11 @@ from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
-from memtune.controller.messages import asking, ended, foretold, measured
+from memtune.controller.messages import SAVE_ON_HOST, asking, ended, foretold, measured
 from memtune.controller.plan_choice import front_of, ranked, winner
 from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
+    OUT_OF_MEMORY,
     TRIED,
     counted,
     ended_as,
@@ -33,6 +34,7 @@ from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.ladder import OutOfMemoryKind
 from memtune.planning.next_probe import enough
 from memtune.plans.plan import Plan
 from memtune.units import over
@@ -221,7 +223,8 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
-        return nothing_fits(context, model, text, _untried(context, model))
+        remedies = [SAVE_ON_HOST] if any(run.out_of_memory == OutOfMemoryKind.SAVING.value for run in runs) else []
+        return nothing_fits(context, model, text, "; or ".join([*remedies, *_untried(context, model)]))
     first = winner(context.job, model, good)
     best = own[first.plan]
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
@@ -243,21 +246,25 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
 
 
 def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
-    """How a probe ended, and why its plan cannot be launched if that is not obvious."""
-    return ", ".join(filter(None, (ended(probe), too_tight(context.job, model, probe))))
+    """How a probe ended, and why its plan cannot be launched if that is not obvious.
+
+    The long error of an out-of-memory would leave no room for what would help.
+    """
+    brief = probe.model_copy(update={"message": None}) if ended_as(probe, *OUT_OF_MEMORY) else probe
+    return ", ".join(filter(None, (ended(brief), too_tight(context.job, model, probe))))
 
 
-def _untried(context: Context, model: PlanKnowledge) -> str:
+def _untried(context: Context, model: PlanKnowledge) -> list[str]:
     """What to add to a job that may try no more plans although one that may fit is left."""
     left, tuning = search_state(context.job, context.status, model).question.candidates, context.job.spec.tuning
     if not left:
-        return ""
+        return []
     plan, prediction = left[0].plan, left[0].prediction
     if _counted(context, model) >= tuning.max_probes < MAX_PROBES:
         limit = "tuning.maxProbes"
     elif not budget.allows(context, plan, prediction):
         limit = "tuning.maxGpuSeconds"
     else:
-        return ""
+        return []
     taken = units.amount(prediction.device.expected, model.usable_bytes)
-    return f"raise {limit}: {plan} was not tried, and is predicted to take {taken} of each GPU"
+    return [f"raise {limit}: {plan} was not tried, and is predicted to take {taken} of each GPU"]

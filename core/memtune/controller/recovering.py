@@ -15,7 +15,7 @@ from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.launching import others_hold_gpus, record_attempt
-from memtune.controller.messages import ended
+from memtune.controller.messages import SAVE_ON_HOST, ended
 from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
 from memtune.controller.retry_delay import backoff_of
@@ -119,7 +119,7 @@ def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> C
 def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> list[str]:
     """What the script itself can do about an evaluation or a save that ran out of memory."""
     if kind is OutOfMemoryKind.SAVING:
-        return ["let the script make no copies on the GPU of what it saves, but move each tensor to the host first"]
+        return [SAVE_ON_HOST]
     if kind is not OutOfMemoryKind.EVALUATION:
         return []
     if context.job.spec.integration == "hf-trainer":

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from decided import condition, die
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
 
 from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.records import with_attempt, with_probe
 from memtune.controller.retry_delay import backoff_of
+from memtune.wire.report import Ending, Phase
 
 ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T10:00:00Z"}
 
@@ -59,3 +63,16 @@ def test_after_a_long_attempt_the_pause_is_short_again_and_a_probe_that_told_som
     long = short.model_copy(update={"started_at": "2026-03-01T09:00:00Z"})
     assert backoff_of([short, short, long], ended_at) == 10
     assert backoff_of([RunStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
+
+
+def test_a_job_whose_probes_ran_out_of_memory_in_a_save_says_what_would_help() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 3}))
+    for _ in range(3):
+        cluster.reconcile()
+        cluster.tick(600)
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, message=f"CUDA out of memory. {'x ' * 200}")
+    message = condition(cluster, "Failed")["message"]
+    assert message.count("ran out of GPU memory during a save") == len(cluster.status["probes"])
+    assert ". What would help: let the script make no copies on the GPU of what it saves" in message
