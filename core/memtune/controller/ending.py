@@ -93,6 +93,8 @@ _LINES = 400
 _RUNNER = "memtune: "
 # The prefix of torch.distributed in the lines of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
+# tqdm's progress bars, and what Python marks the place of an error with.
+_DRAWN = re.compile(r".*\d+%\|.*\| *\d+/|[\s^~]+$")
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
     Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
@@ -130,7 +132,8 @@ def _not_retried(before: Sequence[RunStatus], last: RunStatus) -> str:
 
 def _last_lines(log: str, message: str) -> str:
     """As many whole lines from the end of a log as fit, without those that the message already has."""
-    lines = [plain for each in log.splitlines() if (plain := line(_RANK.sub("", each), _LINES))]
+    own = (_RANK.sub("", each) for each in log.splitlines())
+    lines = [plain for each in own if not _DRAWN.match(each) and (plain := line(each, _LINES))]
     while lines and lines[-1].removeprefix(_RUNNER) in message:
         lines.pop()
     # A progress bar of the script may have been drawn after the refusal, or before it on the same line.

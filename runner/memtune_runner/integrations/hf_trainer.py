@@ -59,7 +59,7 @@ def install(
         patches.wrap(module.Trainer, "__init__", _init(settings, probe, length, module.Trainer.compute_loss))
         patches.wrap(module.Trainer, "training_step", _training_step)
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
-        patches.wrap(module.Trainer, "train", _train(settings, probe, first))
+        patches.wrap(module.Trainer, "train", _train(settings, probe, first, length))
         patches.wrap(module.Trainer, "_hp_search_setup", _hp_search_setup(settings))
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
         if settings.resume_from is not None:
@@ -193,7 +193,7 @@ def _create_optimizer(inherited: Inherited, trainer: Any, *args: Any, **kwargs: 
     return optimizer
 
 
-def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inherited:
+def _train(settings: Settings, probe: Probe | None, first: FirstTraining, length: LibraryLength) -> Inherited:
     def train(inherited: Inherited, trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         own_batch = getattr(trainer.args, _OWN_BATCH, None)
         batch_losses.warn_of(getattr(trainer, "loss", None), settings.plan.micro_batch, own_batch)
@@ -209,10 +209,12 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
             # The script may pass the resumed checkpoint to each of its trainings, but it belongs to the first.
             is_first_ones = settings.resume_from is not None and resume_from_checkpoint == str(settings.resume_from)
             asked = None if is_first_ones else resume_from_checkpoint or None
-            return inherited(trainer, asked, *args, **kwargs)
-        with _with_first_step_count(trainer.args, settings):
-            result = inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
-        first.ended()
+            result = inherited(trainer, asked, *args, **kwargs)
+        else:
+            with _with_first_step_count(trainer.args, settings):
+                result = inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
+            first.ended()
+        length.is_over = True
         return result
 
     return train

@@ -17,6 +17,7 @@ class TrainingLength:
 
     discarded_samples = 0  # of steps that a library has undone, such as a learning-rate search
     is_known_at_end = False  # whether the total is known only after the script has succeeded
+    is_over = False  # whether a library's call that trains has returned, and no other one has begun
     own_batch: int | None = None  # the script's own samples per step over all ranks, if the integration replaced them
 
     @property
@@ -77,6 +78,7 @@ class LibraryLength(TrainingLength):
     def begins(self, training: Training) -> None:
         """Register that another training begins."""
         self._trainings.append(training)
+        self.is_over = False
 
     @property
     def resumed_samples(self) -> int | None:

@@ -169,7 +169,9 @@ class _Worker:
             return of_exception(error)
         failure = of_exception(error, self._watch.device_is_full)
         if failure.ending is Ending.ERROR and isinstance(error, SystemExit):
-            return ending.out_of_memory(self._watch) or failure
+            failure = ending.out_of_memory(self._watch) or failure
+        if failure.ending is Ending.ERROR and self._length.is_over:
+            return failure._replace(message=f"after its training had ended: {failure.message}")
         return failure
 
     def end(self, failure: Failure) -> None:

@@ -89,6 +89,20 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("stops_early", "fails", "words"),
+    [(True, "behind", "after its training had ended: "), (False, "behind", "after its training had ended: ")]
+    + [(False, "within", "")],
+)
+def test_a_failure_behind_a_training_is_told_as_such(stops_early: bool, fails: str, words: str, tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "saves"), fails, *(["--stop"] if stops_early else [])]
+    told = {"INTEGRATION": "hf-trainer", "RUN": "own-train-1", "ATTEMPT": "1"}
+    script, plan = PROGRAMS / "trains_and_fails.py", "bf16-ddp-none-mb4x2"
+    ((_, report, said),) = run(script, plan, tmp_path, 1, arguments, **told)
+    assert report.message == f"{words}OSError: the upload failed", said[-3000:]
+    assert report.steps == {"within": 2, "behind": 3 if stops_early else 8}[fails]
+
+
 @pytest.mark.parametrize("integration", ["hf-trainer", "accelerate"])
 def test_a_probe_that_runs_out_of_memory_in_a_save_says_so(integration: str, tmp_path: Path) -> None:
     told = [integration, str(tmp_path / "saves")]

@@ -78,6 +78,15 @@ def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_around_
     assert "; its last lines: epoch 1 0% [0/6]. The last two runs failed alike" in message
 
 
+def test_what_is_only_drawn_into_a_log_is_not_among_its_last_lines() -> None:
+    bar = " 31%|\N{FULL BLOCK}\N{LEFT HALF BLOCK}  | 5/16 [00:00<00:00, 49.58it/s]"
+    cluster = launched()
+    for _ in range(2):
+        die(cluster, Ending.ERROR, 1, log_tail=f"trained\n{bar}\n    upload()\n    ~~~~~~^^\n", message="403")
+        relaunch(cluster)
+    assert "; its last lines: trained upload(). The last two" in condition(cluster, "Failed")["message"]
+
+
 def test_a_failure_that_is_a_sentence_ends_with_one_full_stop() -> None:
     cluster = launched()
     for _ in range(2):

@@ -170,6 +170,7 @@ def _fit(settings: Settings, probe: Probe | None, fits: FirstTraining, length: F
             length.discard()
         else:
             fits.ended()
+            length.is_over = True
         if probe is not None:
             probe.finish()
 
