@@ -80,9 +80,9 @@ def _longest(short: Report, report: Report, name: str, limit_bytes: int) -> Repo
 def _with_part(short: Report, report: Report, name: str, length: int) -> Report:
     value = getattr(report, name)
     # A log names the cause of a failure at its end; other fields start with it.
+    part: dict[str, Any] = {name: value[:length]}
     if name == "log_tail":
-        part = value[len(value) - length :]
-    else:
-        part = shortened(value, length) if isinstance(value, str) else value[:length]
-    changes: dict[str, Any] = {name: part}
-    return replace(short, **changes)
+        part = {name: value[len(value) - length :]}
+    elif name == "message":
+        part = {name: shortened(value, length)}
+    return replace(short, **part)
