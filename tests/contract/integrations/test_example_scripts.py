@@ -91,8 +91,11 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
 
 @pytest.mark.parametrize(
     ("stops_early", "fails", "words"),
-    [(True, "behind", "after its training had ended: "), (False, "behind", "after its training had ended: ")]
-    + [(False, "within", "")],
+    [
+        (True, "behind", "after its training had ended: "),
+        (False, "behind", "after its training had ended: "),
+        (False, "within", ""),
+    ],
 )
 def test_a_failure_behind_a_training_is_told_as_such(stops_early: bool, fails: str, words: str, tmp_path: Path) -> None:
     arguments = [str(tmp_path / "saves"), fails, *(["--stop"] if stops_early else [])]
