@@ -106,6 +106,17 @@ def test_a_failure_behind_a_training_is_told_as_such(stops_early: bool, fails: s
     assert report.steps == {"within": 2, "behind": 3 if stops_early else 8}[fails]
 
 
+def test_a_failure_behind_a_fit_of_lightning_is_told_as_such(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    example = (SCRIPTS / "lightning_trainer.py").read_text().replace("from __future__ import annotations", "")
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(SCRIPTS)!r})\n{example}\nraise OSError('the upload failed')\n"
+    )
+    told = {"INTEGRATION": "lightning", "RUN": "own-train-1", "ATTEMPT": "1"}
+    ((_, report, said),) = run(script, "bf16-ddp-none-mb4x2", tmp_path, 1, **told)
+    assert report.message == "after its training had ended: OSError: the upload failed", said[-3000:]
+
+
 @pytest.mark.parametrize("integration", ["hf-trainer", "accelerate"])
 def test_a_probe_that_runs_out_of_memory_in_a_save_says_so(integration: str, tmp_path: Path) -> None:
     told = [integration, str(tmp_path / "saves")]

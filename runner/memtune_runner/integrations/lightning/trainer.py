@@ -76,6 +76,10 @@ class FitLength:
         """Begin ``fit``; what is trained before the training itself begins, as in a learning-rate search, is undone."""
         self._before = self._counted()
 
+    def fit_ended(self) -> None:
+        """End ``fit``, which trained."""
+        self._length.is_over = True
+
     def discard(self) -> None:
         """Discard the samples trained since the call of ``fit`` began."""
         self._length.discarded_samples += self._counted() - self._before
@@ -170,7 +174,7 @@ def _fit(settings: Settings, probe: Probe | None, fits: FirstTraining, length: F
             length.discard()
         else:
             fits.ended()
-            length.is_over = True
+            length.fit_ended()
         if probe is not None:
             probe.finish()
 
