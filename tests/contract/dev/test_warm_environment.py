@@ -14,7 +14,8 @@ from warm_environment import warm_environment
 
 @pytest.fixture(scope="module")
 def python() -> str:
-    return str(warm_environment(("json",)) / "bin" / "python")
+    unused_elsewhere = ("colorsys",)
+    return str(warm_environment(unused_elsewhere) / "bin" / "python")
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_a_rank_ends_as_it_would_in_a_python_of_its_own(python: str, rank: Path,
 def test_a_rank_is_forked_and_has_its_own_environment_arguments_and_outputs(python: str, rank: Path) -> None:
     rank.write_text(
         "import os, sys\nprint(os.environ['OWN'], sys.argv[1:], __name__, sys.path[1])\n"
-        "print('json' in sys.modules, os.getcwd(), file=sys.stderr)\n"
+        "print('colorsys' in sys.modules, os.getcwd(), file=sys.stderr)\n"
     )
     own = {**os.environ, "OWN": "own", "PYTHONPATH": "/first"}
     done = subprocess.run(
@@ -61,6 +62,6 @@ def test_a_signal_reaches_the_rank(python: str, rank: Path, number: signal.Signa
 
 
 def test_all_else_starts_anew_with_the_same_packages(python: str) -> None:
-    words = "import sys; is_warm = 'json' in sys.modules; import pytest; print(is_warm, sys.executable)"
+    words = "import sys; is_warm = 'colorsys' in sys.modules; import pytest; print(is_warm, sys.executable)"
     done = subprocess.run([python, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout == f"False {python}\n"
