@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.prediction import Prediction
+from memtune.memory.prediction import Belief, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay import numerics_of
 from memtune.memory.speed_errors import Calibration
 from memtune.memory.traced_model import TracedModel
-from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config

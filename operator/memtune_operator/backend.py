@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from memtune.api import Job
+from memtune.api import Job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Refusal
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
 

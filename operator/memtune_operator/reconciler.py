@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from memtune.api import reasons
 from memtune.api.status import dump_status
-from memtune.controller import Decision, JobEvent, decide, reasons, refuse
+from memtune.controller import Decision, JobEvent, decide, refuse
 from memtune.planning.next_probe import Search
 from memtune_operator.backend import Backend, Key, Snapshot
 from memtune_operator.kubernetes.refusals import Kind, RefusalError

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.prediction import Belief
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed_errors import Calibration
-from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 
 

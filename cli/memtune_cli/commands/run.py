@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.controller.reasons import SCRIPT_WARNING, SPEC_CHANGED
+from memtune.api.reasons import SCRIPT_WARNING, SPEC_CHANGED
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.input.earlier_result import begin_anew, earlier_result
 from memtune_cli.input.job_file import read_job

@@ -68,9 +68,9 @@ def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str,
     try:
         job = load_job(read_manifest(file))
         if job.spec.template is not None:
-            from memtune_operator.pods.preflight import check_offline
+            from memtune_operator.pods.references import check_template
 
-            check_offline(job)
+            check_template(job)
         gpus = [_gpu(job, name, shown) for name in gpu_names]
         traced = traced_model(job) if job.spec.model.factory else None
         return [_case(job, gpu, name, traced, prices) for gpu, name in zip(gpus, gpu_names, strict=True)]
@@ -84,7 +84,6 @@ def _case(
     job: Job, gpu: Gpu, gpu_name: str | None, traced: TracedModel | None, prices: Mapping[str, float]
 ) -> PredictionCase:
     from memtune.api import gpu_notes, to_workload
-    from memtune.api.fixed_rules import fixed_plan
     from memtune.api.workload import to_space
 
     workload = to_workload(job, gpu, traced)
@@ -95,7 +94,7 @@ def _case(
         space=to_space(job),
         headroom=job.spec.tuning.headroom_ratio,
         objective=job.spec.tuning.objective,
-        fixed=fixed_plan(job.spec),
+        fixed=job.spec.tuning.fixed_plan,
         gpu_hour_price=prices.get(gpu.name, _own_price(job, gpu_name)),
         notes=(
             *_trace_notes(job, traced),

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from memtune.api import Job, SpecError, load_job
+from memtune.api import Job, SpecError, load_job, reasons
 from memtune.api.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status, to_seconds
 from memtune.api.training import Shrink
 from memtune.api.workload import to_space
-from memtune.controller import budget, reasons
+from memtune.controller import budget
 from memtune.controller.messages import samples, verdict_words
 from memtune.controller.records import counted, ended_as, has_ended, newest_saved, of_training, read_status, restore
 from memtune.controller.verdict import Verdict

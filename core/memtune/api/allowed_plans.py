@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
 from memtune.api.workload import strategy_of
 from memtune.planning.ladder import RUNG_OF, RUNGS, Rung
@@ -19,7 +18,7 @@ _UNSPOKEN = ("fused_optimizer", "bucket_elements", "max_split_size_mib")
 
 def outside(job: Job, plan: Plan) -> list[str]:
     """A message for each knob of a plan that the job does not allow."""
-    if fixed := fixed_plan(job.spec):
+    if fixed := job.spec.tuning.fixed_plan:
         return [] if plan == fixed else [f"tuning.mode Fixed launches {fixed}"]
     space, training = job.spec.tuning.space, job.spec.training
     found = [

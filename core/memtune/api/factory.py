@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from memtune.api.fixed_rules import fixed_plan
 from memtune.api.job import Job
 from memtune.api.workload import to_space
 from memtune.memory.replay.replay_case import numerics_of
@@ -43,7 +42,7 @@ def trace_key(job: Job, template: Mapping[str, Any]) -> str:
 
 def _numerics(job: Job) -> list[str]:
     """The numerics that plans of the job may use, including those further down the ladder."""
-    fixed = fixed_plan(job.spec)
+    fixed = job.spec.tuning.fixed_plan
     found = {numerics_of(plan) for plan in ([fixed] if fixed else to_space(job).bare_plans())}
     if "autocast" in found or ("full" in found and "precision" in job.spec.retry.consent):
         # The rung below DDP casts weights; the rung below fp32 may do either.

@@ -1,4 +1,4 @@
-"""Validation rules of mode Fixed: its plan exists, can run, and trains the job's batch."""
+"""Validation rules of mode Fixed: its plan can run, and trains the job's batch."""
 
 from __future__ import annotations
 
@@ -17,26 +17,12 @@ _PATH = "spec.tuning.plan"
 _Check = Callable[[JobSpec], Problem | None]
 
 
-def fixed_plan(spec: JobSpec) -> Plan | None:
-    """The plan that mode Fixed launches; None in other modes. Expects a valid spec."""
-    return Plan.parse(spec.tuning.plan) if spec.tuning.plan else None
-
-
-def _plan_goes_with_mode(spec: JobSpec) -> Problem | None:
-    mode, plan = spec.tuning.mode, spec.tuning.plan
-    if mode == "Fixed" and plan is None:
-        return Problem(_PATH, None, "mode Fixed launches a plan of yours; give it, like bf16-z2-sel-mb4x8")
-    if mode != "Fixed" and plan is not None:
-        return Problem(_PATH, plan, f"mode {mode} finds the plan itself; set tuning.mode to Fixed, or leave plan out")
-    return None
-
-
 def _of_plan(find: Callable[[JobSpec, Plan], str | None]) -> _Check:
     """A rule between a readable plan and the rest of the spec."""
 
     def check(spec: JobSpec) -> Problem | None:
         try:
-            plan = fixed_plan(spec)
+            plan = spec.tuning.fixed_plan
         except ValueError:
             return None  # reported by the rule that it breaks
         advice = plan and find(spec, plan)
@@ -113,13 +99,6 @@ _ON_HOST = "-(oopt|oparam|onvme)"
 _BUT_ATTENTION = "|".join(choices for knob, choices in OPTIONS.items() if knob != "attention")
 
 FIXED_RULES = (
-    Rule(
-        "spec.tuning",
-        _PATH,
-        "(self.mode == 'Fixed') == has(self.plan)",
-        "plan is what mode Fixed launches: give it in that mode, and in no other",
-        _plan_goes_with_mode,
-    ),
     Rule(
         "spec",
         _PATH,

@@ -5,7 +5,7 @@ Python serves the command line, servers without CEL, and advice that a fixed sen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from memtune.api.architecture_rules import ARCHITECTURE_RULES
 from memtune.api.errors import Problem
@@ -20,10 +20,19 @@ from memtune.units import counted
 def broken_rules(spec: JobSpec) -> list[Problem]:
     """The problems of the spec by its rules. A mistake that breaks two rules is reported once."""
     found: list[Problem] = []
-    for rule in RULES:
+    for rule in _asked(spec):
         if (problem := rule.check(spec)) and problem not in found:
             found.append(problem)
     return found
+
+
+def _asked(spec: JobSpec) -> Iterator[Rule]:
+    """The rules that can be broken: those of a block only if the spec has it."""
+    yield from _SPEC_RULES
+    if spec.tuning.plan:
+        yield from FIXED_RULES
+    if spec.model.architecture:
+        yield from ARCHITECTURE_RULES
 
 
 def _one_model(spec: JobSpec) -> Problem | None:
@@ -292,11 +301,22 @@ def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) ->
     return check
 
 
+def _plan_goes_with_mode(spec: JobSpec) -> Problem | None:
+    mode, plan = spec.tuning.mode, spec.tuning.plan
+    if mode == "Fixed" and plan is None:
+        return Problem(_PLAN_PATH, None, "mode Fixed launches a plan of yours; give it, like bf16-z2-sel-mb4x8")
+    if mode != "Fixed" and plan is not None:
+        advice = f"mode {mode} finds the plan itself; set tuning.mode to Fixed, or leave plan out"
+        return Problem(_PLAN_PATH, plan, advice)
+    return None
+
+
+_PLAN_PATH = "spec.tuning.plan"
 _OPTIMIZER_PATH = "spec.tuning.space.optimizer"
 _OF_TRAINER = (Optimizer.ADAMW, Optimizer.ADAFACTOR, Optimizer.ADAMW_8BIT)
 _NO_TRAINERS = " && ".join(f"each != '{each}'" for each in _OF_TRAINER)
 
-RULES = (
+_SPEC_RULES = (
     Rule(
         "spec.model",
         "spec.model",
@@ -558,6 +578,12 @@ RULES = (
         "give exactly one of persistentVolumeClaim, nfs and hostPath",
         _one_volume,
     ),
-    *FIXED_RULES,
-    *ARCHITECTURE_RULES,
+    Rule(
+        "spec.tuning",
+        _PLAN_PATH,
+        "(self.mode == 'Fixed') == has(self.plan)",
+        "plan is what mode Fixed launches: give it in that mode, and in no other",
+        _plan_goes_with_mode,
+    ),
 )
+RULES = (*_SPEC_RULES, *FIXED_RULES, *ARCHITECTURE_RULES)

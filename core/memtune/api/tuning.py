@@ -21,6 +21,7 @@ from memtune.api.fields import (
 )
 from memtune.planning.space import BOTH, THROUGHPUT
 from memtune.plans.knobs import Attention, Offload, Optimizer, Precision
+from memtune.plans.plan import Plan
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -156,6 +157,11 @@ class Tuning(SpecBlock):
         "image has if it is built with GP=true: else the job is Stalled/SamplerMissing. Under memtune run your "
         "environment has to have both.",
     )
+
+    @property
+    def fixed_plan(self) -> Plan | None:
+        """The plan that mode Fixed launches; None in other modes. Fails for a text that is no plan."""
+        return Plan.parse(self.plan) if self.plan else None
 
     @property
     def headroom_ratio(self) -> float:

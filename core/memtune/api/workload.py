@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memtune.api.container import is_built_in, is_plain_python, trainer_memory
 from memtune.api.errors import Problem, SpecError, either
 from memtune.api.job import Job
 from memtune.api.model import Peft
-from memtune.api.trainer import is_built_in, is_plain_python, trainer_memory
 from memtune.api.training import EvaluationBlock
 from memtune.gpus.gpu import GPUS, Gpu, closest, nearest, of_product, slice_bytes, slice_of
 from memtune.memory.workload import Evaluation, Workload

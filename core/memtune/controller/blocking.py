@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from memtune.api import reasons
 from memtune.api.status import ConditionType, RunStatus
-from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.observation import Refusal

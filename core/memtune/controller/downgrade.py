@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
+from memtune.api.container import trainer_memory
 from memtune.api.status import AttemptStatus
-from memtune.api.trainer import trainer_memory
 from memtune.controller.context import Context
 from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.records import plan_of

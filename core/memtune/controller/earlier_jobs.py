@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import RunStatus, sentence
-from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import believed
 from memtune.controller.plan_choice import ranked, winner

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from memtune.api import reasons
 from memtune.api.status import (
     MAX_EMULATIONS,
     EmulationStatus,
@@ -19,7 +20,7 @@ from memtune.api.status import (
     to_seconds,
     to_text,
 )
-from memtune.controller import measurements, reasons
+from memtune.controller import measurements
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import out_of_memory
 from memtune.controller.messages import ended, foretold, measured, run_words

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from memtune.api import reasons
 from memtune.api.status import PlanStatus, RunStatus, line, to_seconds
-from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
 from memtune.controller.measurements import reports_of

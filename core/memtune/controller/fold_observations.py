@@ -8,9 +8,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import MAX_NATURAL, AttemptStatus, RunStatus, line, sentence, to_seconds, to_text
-from memtune.controller import budget, measurements, reasons
+from memtune.controller import budget, measurements
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import PodObservation, RunObservation

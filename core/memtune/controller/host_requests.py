@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from memtune.api.container import trainer_memory
 from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, natural
-from memtune.api.trainer import trainer_memory
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import believed
 from memtune.controller.records import plan_of

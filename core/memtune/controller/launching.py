@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from memtune.api import reasons
 from memtune.api.status import AttemptStatus, PlanStatus, PredictionStatus, line, natural
-from memtune.controller import reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, Status
 from memtune.api.training import Shrink
-from memtune.controller import reasons
 from memtune.controller.records import ended_as, of_training
 from memtune.controller.verdict import ENDED_WELL, Verdict
 from memtune.memory.prediction import Prediction, percent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune.api.fixed_rules import fixed_plan
+from memtune.api import reasons
 from memtune.api.status import (
     MAX_COMPONENTS,
     MAX_EMULATIONS,
@@ -13,7 +13,7 @@ from memtune.api.status import (
     line,
     natural,
 )
-from memtune.controller import budget, reasons
+from memtune.controller import budget
 from memtune.controller.context import Context
 from memtune.controller.ending import completed, failed
 from memtune.controller.fold_observations import is_kept_to_met, stopped
@@ -50,7 +50,7 @@ def predicting(context: Context) -> Context:
         context = stopped(context, record, why)
     if context.job.spec.tuning.mode != "Probe":
         context = context.becoming(without_emulations(context.status, why, context.now)).having(probing_ended="")
-    if given := fixed_plan(context.job.spec):
+    if given := context.job.spec.tuning.fixed_plan:
         return _given(context, given)
     if is_unknown(context):
         return _without_trace(context)

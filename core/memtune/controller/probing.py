@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune import units
+from memtune.api import reasons
 from memtune.api.status import PlanStatus, ProbingEnd, RunStatus, natural
 from memtune.api.tuning import MAX_PROBES
-from memtune.controller import budget, emulating, reasons
+from memtune.controller import budget, emulating
 from memtune.controller.context import Context, holds_gpus
 from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_marked, without_outdated
 from memtune.controller.ending import are_hopeless, failed, last_lines

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memtune.api.fixed_rules import fixed_plan
+from memtune.api import reasons
+from memtune.api.container import trainer_memory
 from memtune.api.status import AttemptStatus
-from memtune.api.trainer import trainer_memory
-from memtune.controller import reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.downgrade import Next, after_device_oom, after_host_oom
 from memtune.controller.ending import are_hopeless, failed, last_lines
@@ -150,7 +149,7 @@ def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
 
 
 def _advice(context: Context, model: PlanKnowledge, smallest: Plan, phase: str) -> list[str]:
-    is_fixed = fixed_plan(context.job.spec) is not None
+    is_fixed = context.job.spec.tuning.fixed_plan is not None
     return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed, phase)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from memtune.api.fixed_rules import fixed_plan
+from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import Condition, Phase, PlanStatus, PredictionStatus, Status, story, to_text
-from memtune.controller import emulating, reasons
+from memtune.controller import emulating
 from memtune.controller.blocking import forbidden, with_blocks, with_conditions
 from memtune.controller.context import Context, Decision, JobEvent
 from memtune.controller.ending import failed, finished, past_deadline, resumed, running, suspended
@@ -203,7 +203,7 @@ def _is_tuned(context: Context) -> bool:
     plan, tuned, spec = context.status.plan, context.condition("Tuned"), context.job.spec
     if plan is None or tuned is None or tuned.status != "True":
         return False
-    if given := fixed_plan(spec):
+    if given := spec.tuning.fixed_plan:
         return plan.name == str(given)
     is_emulated = tuned.reason == reasons.EMULATED and spec.tuning.emulation == "Only"
     return spec.tuning.mode == "Probe" and (tuned.reason == reasons.MEASURED or is_emulated)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memtune.api import reasons
 from memtune.api.factory import TIME_LIMIT_SECONDS
 from memtune.api.job import Job
 from memtune.api.status import Status, TraceStatus, explanation, to_seconds, to_text
-from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.observation import RunObservation
 from memtune.controller.records import ended_as, has_ended

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.formulas.phases import ALLOCATOR
+from memtune.memory.prediction import Belief
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed_errors import Calibration, SpeedErrors, Timed
-from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.plans.plan import Plan
 

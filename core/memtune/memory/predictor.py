@@ -23,10 +23,9 @@ from memtune.memory.formulas.recipe import Recipe, lower
 from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.memory.formulas.states import outside_terms, state_terms, workspace_terms
 from memtune.memory.formulas.terms import Term
-from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.prediction import Belief, Interval, Prediction
 from memtune.memory.speed import UNMEASURED, Pace, pace_of
 from memtune.memory.speed_errors import Calibration
-from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
 from memtune.units import MIB

@@ -16,8 +16,16 @@ from memtune.memory.formulas.recipe import attention_of, sharding_ranks
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.prediction import Interval
 from memtune.memory.workload import Workload
-from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
-from memtune.plans.optimizer_bytes import bytes_of
+from memtune.plans.knobs import (
+    Attention,
+    Checkpointing,
+    GradientDtype,
+    Offload,
+    Optimizer,
+    Precision,
+    Sharding,
+    bytes_of,
+)
 from memtune.plans.plan import Plan
 
 # Five constants were chosen with bench/data/measured_throughput.csv in view: the traffic, with and without a compiler,

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtune.memory.prediction import BOUND, Interval
+from memtune.memory.prediction import BOUND, Belief, Interval
 from memtune.memory.speed import TRUST
-from memtune.memory.uncertainty import Belief
 from memtune.plans.plan import Plan
 
 # Half-widths of the 95% bounds of the errors' logarithms. Chosen with published runs of one job in view: sharding

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from memtune.api import API_VERSION, KIND, Job, SpecError, load_job
+from memtune.api import API_VERSION, KIND, Job, SpecError, load_job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Owned, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Owned, Refusal
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun

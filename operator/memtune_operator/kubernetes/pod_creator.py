@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from memtune.api import Job
-from memtune.controller import Refusal, reasons
+from memtune.api import Job, reasons
+from memtune.controller import Refusal
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.client import Client, is_fresh

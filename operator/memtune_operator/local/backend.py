@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from memtune.api import Job, SpecError, load_job
+from memtune.api import Job, SpecError, load_job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Refusal
 from memtune.controller.observation import RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memtune.api import Job
-from memtune.api.references import substitute
+from memtune.api.container import substitute
 from memtune.wire import environment
 from memtune.wire.names import probe_saves
 from memtune.wire.run import RunKind

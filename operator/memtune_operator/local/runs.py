@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from memtune.api.references import substitute
+from memtune.api.container import substitute
 from memtune.controller.observation import PodObservation
 from memtune.wire import environment
 from memtune.wire.report import Report, read_report

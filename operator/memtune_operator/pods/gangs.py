@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from memtune.api import Job
-from memtune.controller import Refusal, reasons
+from memtune.api import Job, reasons
+from memtune.controller import Refusal
 from memtune.wire.run import Run
 from memtune.words import Word
 from memtune_operator.pods import names

@@ -6,16 +6,15 @@ import importlib.util
 from collections.abc import Collection
 from typing import NamedTuple
 
-from memtune.api import Job, unknown_product
-from memtune.controller import Refusal, reasons
+from memtune.api import Job, reasons, unknown_product
+from memtune.controller import Refusal
 from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.run import Run, RunKind
 from memtune_operator.pods import gangs, policy
-from memtune_operator.pods.references import check_references
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import Manifest, TemplateError, wrapped_index
+from memtune_operator.pods.wrapping import Manifest, TemplateError
 
 # Any plan will do: pods of two plans differ only in variables and the name.
 ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
@@ -54,13 +53,6 @@ def check(
     if not has_attempts and (absent := _sampler_refusal(job)):
         return Preflight(refusal=absent)
     return Preflight(pod)
-
-
-def check_offline(job: Job) -> None:
-    """Raise TemplateError if the job's template cannot be read, or refers to variables that no run has."""
-    spec = read_template(job, "")["spec"]
-    trainer = spec["containers"][wrapped_index(spec["containers"], job.spec.resources.gpu_resource)]
-    check_references(spec, trainer, job)
 
 
 def _sampler_refusal(job: Job) -> Refusal | None:

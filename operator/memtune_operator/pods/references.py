@@ -1,4 +1,4 @@
-"""Checks a template's ``$(MEMTUNE_...)`` references to MemTune's variables. Pure.
+"""Checks a template's ``$(MEMTUNE_...)`` references to MemTune's variables. Pure, and quick to import: commands use it.
 
 Kubernetes leaves a reference to an unknown variable as it is, so the script would take ``$(MEMTUNE_...)`` for the name
 of a directory; in a mount's ``subPathExpr`` it prevents the container from starting. References that no run can fill in
@@ -10,14 +10,22 @@ from __future__ import annotations
 import difflib
 
 from memtune.api import Job
-from memtune.api.references import names_in
+from memtune.api.container import names_in
 from memtune.wire import environment
-from memtune_operator.pods.wrapping import Manifest, conflict
+from memtune_operator.pods.template import read_template
+from memtune_operator.pods.wrapping import Manifest, conflict, wrapped_index
 
 # The kubelet expands it before the container starts, before the launcher has found a checkpoint.
 _SUB_PATH = "subPathExpr"
 # From this similarity on, a name is another one misspelt.
 _MISSPELT = 0.85
+
+
+def check_template(job: Job) -> None:
+    """Raise TemplateError if the job's template cannot be read, or refers to variables that no run has."""
+    spec = read_template(job, "")["spec"]
+    trainer = spec["containers"][wrapped_index(spec["containers"], job.spec.resources.gpu_resource)]
+    check_references(spec, trainer, job)
 
 
 def check_references(spec: Manifest, wrapped: Manifest, job: Job) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from memtune.api import Job
-from memtune.api.trainer import TRAINER_CONTAINER
-from memtune.controller import reasons
+from memtune.api import Job, reasons
+from memtune.api.container import TRAINER_CONTAINER
 from memtune_operator.pods import names
 from memtune_operator.pods.placement import REQUIRED
 from memtune_operator.pods.wrapping import Manifest, TemplateError, conflict

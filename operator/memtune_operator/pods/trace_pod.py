@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from memtune.api import Job
+from memtune.api.container import escape, names_in
 from memtune.api.factory import trace_key, tracing_words
-from memtune.api.references import escape, names_in
 from memtune.units import GIB, MIB
 from memtune.wire import environment
 from memtune.wire.names import short_hash

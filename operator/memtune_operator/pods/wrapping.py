@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from memtune.api import Job
-from memtune.api.references import escape
-from memtune.api.trainer import TRAINER_CONTAINER, asked_gpus, memory_bytes, trainer_index
-from memtune.controller import reasons
+from memtune.api import Job, reasons
+from memtune.api.container import TRAINER_CONTAINER, asked_gpus, escape, memory_bytes, trainer_index
 from memtune.wire import environment
 from memtune.wire.frameworks import framework_of
 from memtune.wire.run import Run

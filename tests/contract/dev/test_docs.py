@@ -10,7 +10,7 @@ import pytest
 import yaml
 from known_metrics import GOLDEN, RULES, recorded
 
-from memtune.controller import reasons
+from memtune.api import reasons
 from memtune.controller.verdict import Verdict
 from memtune.memory.constants import DEFAULT_TRUST
 from memtune.planning.ladder import RUNGS

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from memtune.controller import JobEvent, reasons
+from memtune.api import reasons
+from memtune.controller import JobEvent
 from memtune.planning.next_probe import most_promising
 from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plans.plan import Plan

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 from small_jobs import make_job
 
-from memtune.controller import Observed, Refusal, reasons
+from memtune.api import reasons
+from memtune.controller import Observed, Refusal
 from memtune.memory.measured_overhead import JobOutside, Remembered
 from memtune_operator.backend import Snapshot
 from memtune_operator.kubernetes.client import Client

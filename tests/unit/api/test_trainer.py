@@ -8,7 +8,7 @@ import pytest
 from small_jobs import make_job, template
 
 from memtune.api import to_workload
-from memtune.api.trainer import TrainerMemory, trainer_memory
+from memtune.api.container import TrainerMemory, trainer_memory
 from memtune.gpus.gpu import GPUS
 from memtune.units import GIB
 

@@ -15,10 +15,10 @@ from memtune.memory.formulas.pools import PACKINGS, Packing, largest_tensors, pa
 from memtune.memory.formulas.recipe import lower, workspace_bytes
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, LOSS, STEP, Term
+from memtune.memory.prediction import Belief
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay.replays import replays_of
 from memtune.memory.traced_model import TracedModel
-from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.huggingface import from_hf_config

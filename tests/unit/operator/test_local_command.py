@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_jobs import make_job
 
-from memtune.api.references import substitute
+from memtune.api.container import substitute
 from memtune.plans.plan import Plan
 from memtune.wire import environment
 from memtune.wire.run import Run, RunKind

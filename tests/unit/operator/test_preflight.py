@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 from small_jobs import make_job
 
-from memtune.controller import reasons
+from memtune.api import reasons
 from memtune_operator.local import backend as local
 from memtune_operator.pods import preflight
 from memtune_operator.pods.policy import Policy

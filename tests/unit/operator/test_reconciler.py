@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from memtune.api import SpecError, load_job
+from memtune.api import SpecError, load_job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Refusal
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.planning.next_probe import most_promising

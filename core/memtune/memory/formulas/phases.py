@@ -16,8 +16,7 @@ from memtune.memory.constants import Constants
 from memtune.memory.formulas.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE, Term
-from memtune.memory.prediction import Component, Interval
-from memtune.memory.uncertainty import UNMODELLED, Belief, Square
+from memtune.memory.prediction import UNMODELLED, Belief, Component, Interval, Square
 
 ALLOCATOR = "allocator"
 # Components that are counted rather than estimated: parameters times bytes, and a constant.

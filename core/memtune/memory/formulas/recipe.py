@@ -21,8 +21,9 @@ from memtune.plans.knobs import (
     Offload,
     Precision,
     Sharding,
+    bytes_of,
+    is_narrow,
 )
-from memtune.plans.optimizer_bytes import bytes_of, is_narrow
 from memtune.plans.plan import Plan
 from memtune.units import KIB, MIB
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memtune.memory.replay.tape import STATES, TEMPORARIES, Tape
-from memtune.plans.knobs import Optimizer
-from memtune.plans.optimizer_bytes import STATE_BYTES
+from memtune.plans.knobs import STATE_BYTES, Optimizer
 from memtune.plans.plan import Plan
 
 _SCALAR_BYTES = 4

@@ -13,8 +13,7 @@ from memtune.memory.replay import optimizers
 from memtune.memory.replay.backend import Backend
 from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
-from memtune.plans.knobs import GradientDtype, Optimizer
-from memtune.plans.optimizer_bytes import STATE_BYTES
+from memtune.plans.knobs import STATE_BYTES, GradientDtype, Optimizer
 
 _NORM_BYTES = 8  # of an element: norms are computed in fp64 (zero/utils.py, get_norm_dtype)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.api.references import escape, names_in, substitute
+from memtune.api.container import escape, names_in, substitute
 
 VARIABLES = {"A": "1", "MEMTUNE_PLAN": "P"}
 PIECES = st.sampled_from(["$", "$$", "$(", ")", "(", "$(A)", "$(MEMTUNE_PLAN)", "$$(A)", "A", "b", " ", "\n"])

@@ -1,8 +1,9 @@
-"""Finds the training container of a job's template, and its host memory request and limit."""
+"""Reads the containers of a job's template: which one trains, its memory, and the ``$(NAME)`` in its texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -90,3 +91,28 @@ def memory_bytes(resources: Mapping[str, Any], kind: str) -> int:
         return parse_bytes((resources.get(kind) or {}).get("memory", 0))
     except ValueError:
         return 0
+
+
+# Two dollar signs stand for one, and begin no reference.
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+
+
+def names_in(text: str) -> Iterator[tuple[str, str]]:
+    """The name of each reference, and the text that follows it."""
+    for found in _REFERENCE.finditer(text):
+        if found[1] is not None:
+            yield found[1], text[found.end() :]
+
+
+def substitute(text: str, variables: Mapping[str, str]) -> str:
+    """Expand ``$(NAME)`` as the kubelet does: an unknown name stays as it is, ``$$`` becomes one dollar sign."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def escape(text: str) -> str:
+    """Escape the text so that ``substitute`` returns it unchanged."""
+    return text.replace("$", "$$")
