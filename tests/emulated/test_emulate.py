@@ -324,6 +324,17 @@ def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
     assert result["measured"]["peakBytes"]["allocated"] > 4 * 4 * 18e6
 
 
+def test_a_program_that_a_package_installs_is_a_script_of_its_python(tmp_path: Path) -> None:
+    program = tmp_path / "train-something"
+    program.write_text(f"#!{PYTHON}\nimport torch\ntorch.zeros(64, 1024, 1024, device='cuda')\n")
+    program.chmod(0o755)
+    words = ["emulate", "--gpu", "h100-80gb", "--format", "json", "--", str(program)]
+    done = subprocess.run(
+        [sys.executable, "-m", "memtune_cli.main", *words], check=True, capture_output=True, text=True
+    )
+    assert json.loads(done.stdout)["measured"]["peakBytes"]["allocated"] == 256 * MIB
+
+
 def test_each_ending_has_its_own_code(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.ones(3, device='cuda')\nraise SystemExit(3)\n")

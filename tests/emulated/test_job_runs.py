@@ -60,6 +60,17 @@ def test_a_rank_that_stands_for_all_waits_for_no_other_where_it_tells_of_a_check
     assert (attempt["verdict"], attempt["checkpointSamples"]) == ("succeeded", 192)
 
 
+def test_a_shell_that_starts_the_script_runs_on_the_emulated_gpu_of_its_python(tmp_path: Path) -> None:
+    text = "echo begins && exec python -m torch.distributed.run examples/scripts/checkpointed_loop.py"
+    container = {"name": "trainer", "image": "own:1", "command": ["sh", "-ec", text]}
+    tuning = {"mode": "Fixed", "plan": "bf16-ddp-none-mb4x2-sdpa"}
+    template = {"spec": {"containers": [container]}}
+    status, _ = run(example(tmp_path, "env", {"gpusPerNode": 2}, tuning=tuning, template=template))
+    (attempt,) = status["attempts"]
+    assert (attempt["verdict"], attempt["checkpointSamples"]) == ("succeeded", 192)
+    assert report_of(tmp_path / "state", "env-train-1")["world"] == 2
+
+
 @pytest.mark.parametrize(("name", "script"), [("hf-trainer", "hf_trainer.py"), ("accelerate", "accelerate_loop.py")])
 def test_on_one_gpu_nothing_wraps_the_model_in_ddp(name: str, script: str, tmp_path: Path) -> None:
     # It would hold a second copy of the gradients. A launcher asks accelerate for it.

@@ -61,40 +61,53 @@ FRAMEWORKS = (
 )
 # Prefixes of a command, which may have options and assignments of their own.
 _PREFIXES = (("exec",), ("env",), ("uv", "run"), ("poetry", "run"))
+_MODULE = ("-m", "--module")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")
 
 
 def framework_of(words: Sequence[str]) -> Framework | None:
     """The framework that a command starts, directly, as a module or from a shell; or None."""
+    return next(filter(None, map(_framework_of_program, commands_of(words))), None)
+
+
+def commands_of(words: Sequence[str]) -> list[list[str]]:
+    """The commands that a command line starts, without prefixes such as `env`: itself, or those in its shell's text."""
     command = _without_prefixes(words)
-    if command and command[0] in _SHELLS:
-        return next(filter(None, map(framework_of, _commands_in_shell(command))), None)
+    if command and _name(command) in _SHELLS:
+        return [command for inner in _commands_in_shell(command) for command in commands_of(inner)]
+    return [command] if command else []
+
+
+def _framework_of_program(command: Sequence[str]) -> Framework | None:
     for framework in FRAMEWORKS:
         if any(_begins(command, start) for start in framework.commands):
             return framework
-    return _framework_of_module(words)
+    return _framework_of_module(command)
 
 
 def _without_prefixes(words: Sequence[str]) -> list[str]:
-    """A command without its prefixes and without its program's directory."""
     command = list(words)
     while command:
         if "=" in command[0]:
             del command[0]
             continue
-        command[0] = PurePosixPath(command[0]).name
         prefix = next((each for each in _PREFIXES if _begins(command, each)), None)
         if prefix is None:
             break
         del command[: len(prefix)]
-        while command and command[0].startswith("-"):
+        while command and command[0].startswith("-") and command[0] not in _MODULE:
             del command[0]
     return command
 
 
 def _begins(command: Sequence[str], start: tuple[str, ...]) -> bool:
-    return tuple(command[: len(start)]) == start
+    return (_name(command), *command[1 : len(start)]) == start
+
+
+def _name(command: Sequence[str]) -> str:
+    """A command's program without its directory."""
+    return PurePosixPath(command[0]).name
 
 
 def _framework_of_module(words: Sequence[str]) -> Framework | None:
@@ -102,7 +115,7 @@ def _framework_of_module(words: Sequence[str]) -> Framework | None:
     for option, module in pairwise(words):
         if option.endswith(".py"):
             return None
-        if option in ("-m", "--module"):
+        if option in _MODULE:
             package = module.split(".")[0]
             for framework in FRAMEWORKS:
                 if package in {name.split(".")[0] for name in framework.modules}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from memtune_runner.command import accelerate_options
@@ -30,9 +31,16 @@ def python_of(command: Command) -> tuple[str, ...]:
     return command.interpreter or (_python_behind(command.launcher) or sys.executable,)
 
 
-def _python_behind(launcher: str) -> str | None:
-    """Return the Python that a launcher such as torchrun is installed for; it may differ from the runner's."""
-    found = shutil.which(launcher)
+def of_console_script(command: Command) -> Command:
+    """Return the script behind a program such as litgpt, which a package installs for its Python; else the command."""
+    path = shutil.which(command.target) if command.kind is Kind.PROGRAM else None
+    python = path and _python_behind(path)
+    return replace(command, kind=Kind.SCRIPT, target=path, interpreter=(python,)) if path and python else command
+
+
+def _python_behind(program: str) -> str | None:
+    """Return the Python that a program such as torchrun is installed for; it may differ from the runner's."""
+    found = shutil.which(program)
     if found is None:
         return None
     with Path(found).open("rb") as script:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from memtune.wire.frameworks import commands_of
 from memtune_runner.command import checks
 from memtune_runner.command.command import Command, CommandError, Kind, parse
 from memtune_runner.emulated import gpu as emulated_gpu
@@ -42,9 +43,14 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
 
 
 def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:
-    if command.kind is Kind.PROGRAM:
-        raise EmulationError(
-            f"{command.target} is neither Python nor a launcher that is known, and the emulated GPU is made for one "
-            "torch; make the command that of your script, like torchrun train.py"
-        )
-    return installed.find_in(python)
+    """Return the torch of a command's Python, or of the last program with one that a shell starts."""
+    if command.kind is not Kind.PROGRAM:
+        return installed.find_in(python)
+    for words in reversed(commands_of([command.target, *command.arguments])):
+        started = checks.of_console_script(parse(words))
+        if started.kind is not Kind.PROGRAM:
+            return installed.find_in(checks.python_of(started))
+    raise EmulationError(
+        f"{command.target} starts neither Python nor a launcher that is known, and the emulated GPU is made for one "
+        "torch; make the command that of your script, like torchrun train.py"
+    )

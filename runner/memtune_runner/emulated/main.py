@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import memtune
 import memtune_runner
 from memtune.gpus.gpu import chip_of
-from memtune_runner.command import worker_command
+from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, CommandError, parse
 from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
@@ -70,14 +70,15 @@ def emulate(request: Request) -> dict[str, Any]:
     """Run the command and return what its memory did."""
     gpu = known_gpu(request.gpu)
     try:
-        command = parse(request.words)
+        given = parse(request.words)
     except CommandError as error:
         raise EmulationError(str(error)) from None
+    command = checks.of_console_script(given)
     torch = installed.find(command)
-    ranks = request.ranks or of_command(command, request.words)
+    ranks = request.ranks or of_command(given, request.words)
     if request.rank >= ranks:
         raise EmulationError(f"--rank {request.rank}: of {ranks} ranks, the last is {ranks - 1}; give --ranks")
-    rank = Rank(request.rank, ranks, of_node(command, request.words, ranks))
+    rank = Rank(request.rank, ranks, of_node(given, request.words, ranks))
     variables = {
         **os.environ,
         **on_gpu(gpu, ranks, rank.of_node, torch),

@@ -60,7 +60,7 @@ def of_command(command: Command, words: Sequence[str]) -> int:
 
 def _options(words: Sequence[str]) -> dict[str, str]:
     found = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         name, equals, value = word.partition("=")
         if name.startswith("--"):
             found[name.replace("_", "-")] = value if equals else following

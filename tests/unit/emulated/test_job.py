@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +128,34 @@ def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
     settings = Settings(
         RUN.plan, RunKind.PROBE, "env", 4, 8, device=Device.EMULATED, gpu_name="h100-80gb", gpu_memory_bytes=GIB
     )
-    with pytest.raises(BadInputError, match=r"device emulated: ./train\.sh is neither Python nor a launcher"):
+    with pytest.raises(BadInputError, match=r"device emulated: ./train\.sh starts neither Python nor a launcher"):
         emulated_job.variables(settings, parse(["./train.sh"]), ())
+    with pytest.raises(BadInputError, match=r"device emulated: sh starts neither Python nor a launcher"):
+        emulated_job.variables(settings, parse(["sh", "-c", "./prepare.sh && ./train.sh"]), ())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sh", "-c", "cd / && exec torchrun --nproc-per-node 2 train.py --batch=$((4 * 2))"],
+        ["bash", "-ec", "pip list\nA=1 /opt/own/bin/python train.py; echo ended"],
+        ["litgpt", "finetune_full"],
+    ],
+)
+def test_the_torch_of_a_shell_and_of_a_console_script_is_that_of_their_python(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchrun", "litgpt"):
+        script = tmp_path / name
+        script.write_text(f"#!{sys.executable}\n")
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    looked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("memtune_runner.emulated.installed.find_in", looked.append)
+    monkeypatch.setattr("memtune_runner.emulated.job.build", lambda *_: None)
+    with suppress(AttributeError):  # nothing was found
+        emulated_job.prepare(words)
+    assert looked == [("/opt/own/bin/python",) if words[0] == "bash" else (sys.executable,)]
 
 
 class _Native:
