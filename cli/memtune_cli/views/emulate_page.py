@@ -13,6 +13,8 @@ from memtune_cli.views.render import Column, table, wrapped
 from memtune_cli.views.screen import Screen
 
 _METRICS = ("allocated", "active", "reserved", "device")
+# Lines that hold less of the peak tell nothing.
+_LEAST_SHARE = 0.005
 _SITES_SHOWN = 10
 _READS_SHOWN = 5
 
@@ -109,6 +111,7 @@ def _largest(screen: Screen, found: Mapping[str, Any]) -> Iterator[str]:
             each["phase"],
         )
         for each in found["largest"][:_SITES_SHOWN]
+        if each["bytes"] >= _LEAST_SHARE * found["tensorBytes"]
     ]
     yield from table(screen, columns, rows)
 
