@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import _tensor_str
 from torch.utils import _python_dispatch, checkpoint
 
 from memtune_runner.emulated.value_mode import ValueMode
+from memtune_runner.rank.imports import ImportWatch
 
 # torch leaves these untyped.
 _modes: Callable[[], list[Any]] = _python_dispatch._get_current_dispatch_mode_stack
@@ -138,12 +138,19 @@ def _replaced(owner: Any, names: tuple[str, ...], wrapped: Callable[..., Any]) -
 @contextmanager
 def suspended_in_compiled(mode: ValueMode) -> Iterator[None]:
     """Suspend the mode in compiled functions: torch compiles none under it, and their kernels are not dispatched."""
-    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-        yield  # nothing will be compiled, and the import takes a second
-        return
-    from torch._dynamo import eval_frame
+    with ExitStack() as compiler:
+        watch = ImportWatch()
+        watch.when_imported(
+            "torch._dynamo.eval_frame", lambda module: compiler.enter_context(_suspended_by(module, mode))
+        )
+        watch.install()
+        compiler.callback(watch.remove)
+        yield
 
-    context: Any = eval_frame.OptimizeContext
+
+@contextmanager
+def _suspended_by(eval_frame: Any, mode: ValueMode) -> Iterator[None]:
+    context = eval_frame.OptimizeContext
     plain = context.__call__
 
     def compiled(self: Any, function: Any) -> Any:

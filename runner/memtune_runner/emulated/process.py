@@ -62,8 +62,7 @@ class Emulation:
             caches = Path(tempfile.gettempdir()) / f"emulated-inductor-{os.getuid()}"
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches)
             os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
-            if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
-                compile_without_timing()
+            compile_without_timing()
         else:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following())
@@ -98,18 +97,23 @@ class Emulation:
 
 
 def compile_without_timing() -> None:
-    """Compile as in the default mode, whatever the script sets: no kernel takes time here, and no graph is captured."""
-    from torch._inductor import config
+    """Compile as in the default mode, whatever the script sets: no kernel takes time here, and no graph is captured.
 
-    entries: Any = config._config  # type: ignore[attr-defined]  # made when torch imports it
-    for name in _TIMED:
-        if hasattr(entries[name], "env_value_force"):
-            entries[name].env_value_force = False  # before what a script assigns, or gives to torch.compile
-        else:
-            entries[name] = False  # up to torch 2.5, where a script's own setting wins
+    Of a script that compiles nothing, torch imports no compiler, which takes a second.
+    """
     watch = ImportWatch()
+    watch.when_imported("torch._inductor.config", _time_nothing)
     watch.when_imported("torch._dynamo.backends.cudagraphs", _never_capture)
     watch.install()
+
+
+def _time_nothing(config: Any) -> None:
+    for name in _TIMED:
+        entry = config._config[name]  # made when torch imports it
+        if hasattr(entry, "env_value_force"):
+            entry.env_value_force = False  # before what a script assigns, or gives to torch.compile
+        else:
+            config._config[name] = False  # up to torch 2.5, where a script's own setting wins
 
 
 def _never_capture(cudagraphs: Any) -> None:

@@ -39,6 +39,10 @@ class ValueMode(TorchDispatchMode):
         self._reads = reads
         self._book = Book()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # suspended in what is compiled; keeping the compiler out would import it, which takes a second
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
