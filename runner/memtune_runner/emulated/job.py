@@ -45,6 +45,6 @@ def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:
     if command.kind is Kind.PROGRAM:
         raise EmulationError(
             f"{command.target} is neither Python nor a launcher that is known, and the emulated GPU is made for one "
-            "torch; make the command that of your script, like torchrun train.py"
+            "torch; make the command that of your script, like torchrun train.py --batch_size=$(MEMTUNE_MICRO_BATCH)"
         )
     return installed.find_in(python)
