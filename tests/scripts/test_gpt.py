@@ -14,19 +14,19 @@ SPACE = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"]}
 TUNING = {"space": SPACE, "maxProbes": 2, "probeSteps": 2}
 
 
-def train(directory: Path, *more: str, gpus: int = 1, **spec: Any) -> Ended:
+def train(directory: Path, *more: str, **spec: Any) -> Ended:
     directory.mkdir(parents=True, exist_ok=True)
     text = directory / "input.txt"
     text.write_bytes(b"".join(b"%d birds see %d cats. " % (n, n * n) for n in range(2000)))
     settings = [
         "--batch_size=$(MEMTUNE_MICRO_BATCH)",
-        f"--gradient_accumulation_steps=$((MEMTUNE_ACCUMULATION * {gpus}))",
+        "--gradient_accumulation_steps=$(MEMTUNE_GLOBAL_ACCUMULATION)",
         f"--out_dir={CHECKPOINTS}",
         f"--data={text}",
-        "--init_from=${MEMTUNE_RESUME_FROM:-scratch}",
+        "--init_from=$(MEMTUNE_RESUME_FROM)",
         *more,
     ]
-    command = ["sh", "-c", f"exec python {PROGRAMS / 'gpt_configured.py'} {' '.join(settings)}"]
+    command = ["python", str(PROGRAMS / "gpt_configured.py"), *settings]
     blocks = {"model": {"architecture": SHAPE}, "training": TRAINING, "tuning": TUNING, **spec}
     return run(job(command, "", "env", **blocks), directory, succeeds="--max_itres=12" not in more)
 
@@ -52,7 +52,7 @@ def test_it_goes_on_after_an_out_of_memory_with_the_same_losses(undisturbed: End
 def test_over_two_gpus_it_divides_its_accumulation(tmp_path: Path) -> None:
     resources = {"gpusPerNode": 2, "gpuMemory": "128Mi", "device": "virtual"}
     tuning = {"mode": "Fixed", "plan": "bf16-ddp-none-mb8x4-sdpa", "space": SPACE}
-    ended = train(tmp_path, gpus=2, resources=resources, tuning=tuning)
+    ended = train(tmp_path, resources=resources, tuning=tuning)
     assert (ended.reports[0].applied.micro_steps, ended.reports[0].applied.backend) == (4, "ddp")
     assert ended.status["trainedSamples"] == 12 * 64
 

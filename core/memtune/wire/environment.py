@@ -22,10 +22,11 @@ PROBE_TARGET_TOKENS = "MEMTUNE_PROBE_TARGET_TOKENS"
 PROBE_TARGET_BYTES = "MEMTUNE_PROBE_TARGET_BYTES"
 INTEGRATION = "MEMTUNE_INTEGRATION"
 
-# The plan as JSON, and the two numbers that scripts need most.
+# The plan as JSON, and the numbers that scripts need most.
 PLAN = "MEMTUNE_PLAN"
 MICRO_BATCH = "MEMTUNE_MICRO_BATCH"
 ACCUMULATION = "MEMTUNE_ACCUMULATION"
+GLOBAL_ACCUMULATION = "MEMTUNE_GLOBAL_ACCUMULATION"
 DEEPSPEED_CONFIG = "MEMTUNE_DEEPSPEED_CONFIG"
 
 # What an attempt that died in an evaluation or a save taught the next one.

@@ -25,7 +25,7 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
     """The variables of the pod with this index. Variables that do not apply are empty."""
     found = {
         **_of_run(job, run),
-        **_of_plan(run),
+        **_of_plan(job, run),
         **_of_training(job),
         **_of_place(job, run, index),
         **_of_files(job, run),
@@ -71,12 +71,13 @@ def _of_target(run: Run) -> dict[str, str]:
     return {**speed, **({environment.PROBE_TARGET_BYTES: str(device_bytes)} if device_bytes else {})}
 
 
-def _of_plan(run: Run) -> dict[str, str]:
+def _of_plan(job: Job, run: Run) -> dict[str, str]:
     is_deepspeed = run.plan.sharding.backend == "deepspeed"
     return {
         environment.PLAN: json.dumps(run.plan.to_json(), sort_keys=True, separators=(",", ":")),
         environment.MICRO_BATCH: str(run.plan.micro_batch),
         environment.ACCUMULATION: str(run.plan.accumulation),
+        environment.GLOBAL_ACCUMULATION: str(run.plan.accumulation * job.spec.resources.world),
         **({environment.DEEPSPEED_CONFIG: wrapping.DEEPSPEED_PATH} if is_deepspeed else {}),
     }
 

@@ -64,6 +64,25 @@ def test_a_loop_over_the_engine_follows_its_plan(plan: str, world: int, blocks: 
     assert (applied.backend, applied.checkpointed_blocks) == (Plan.parse(plan).sharding.backend, blocks)
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_loop_that_draws_its_batches_goes_on_with_those_that_were_left(world: int, tmp_path: Path) -> None:
+    store, script = tmp_path / "store", SCRIPTS / "characters.py"
+    words = ["--batch_size=4", f"--gradient_accumulation_steps={2 * world}", f"--out_dir={store}"]
+    told = {"CHECKPOINT_PATH": str(store), "RUN": "own-train-1", "ATTEMPT": "1"}
+    (_, whole, said), *_ = run(script, "bf16-ddp-none-mb4x2", tmp_path, world, words, **told)
+    assert (whole.checkpoint_samples, whole.trained_samples) == (12 * 8 * world, 12 * 8), said[-3000:]
+    checkpoint = str(store / "own-train-1-8")
+    # As many draws in smaller batches.
+    words = ["--batch_size=2", f"--gradient_accumulation_steps={4 * world}", *words[2:], f"--init_from={checkpoint}"]
+    told |= {"RUN": "own-train-2", "ATTEMPT": "2", "RESUME_FROM": checkpoint, "RESUME_SAMPLES": str(64 * world)}
+    (_, rest, again), *_ = run(script, "bf16-ddp-none-mb2x4", tmp_path, world, words, **told)
+    assert (rest.trained_samples, rest.warnings) == (12 * 8, ""), again[-3000:]
+    losses, left = ([line for line in each.splitlines() if line.startswith("step ")] for each in (said, again))
+    assert [line.split()[1] for line in left] == ["9", "10", "11", "12"]
+    for line, expected in zip(left, losses[8:], strict=True):
+        assert float(line.split()[3]) == pytest.approx(float(expected.split()[3]), rel=2e-3)
+
+
 def test_a_loop_over_the_engine_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     store, plan, script = tmp_path / "store", "fp32-fsdp-none-mb4x2", SCRIPTS / "sdk_loop.py"
     told = {"INTEGRATION": "sdk", "CHECKPOINT_PATH": str(store)}

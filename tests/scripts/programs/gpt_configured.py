@@ -94,7 +94,7 @@ torch.manual_seed(1337)
 raw_model: nn.Module = GPT().to(device)
 optimizer = torch.optim.AdamW(raw_model.parameters(), lr=learning_rate)
 iter_num = 0
-if init_from != "scratch":  # the directory of a checkpoint
+if init_from not in ("", "scratch"):  # the directory of a checkpoint
     saved = torch.load(Path(init_from) / "ckpt.pt", map_location="cpu")
     raw_model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
