@@ -93,8 +93,8 @@ _LINES = 400
 _RUNNER = "memtune: "
 # The prefix of torch.distributed in the lines of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
-# tqdm's progress bars, and what Python marks the place of an error with.
-_DRAWN = re.compile(r".*\d+%\|.*\| *\d+/|[\s^~]+$")
+# tqdm's progress bars as far as they are drawn, and what Python marks the place of an error with.
+_DRAWN = re.compile(r"[^|]*\d+%\|[^|]*\| *\d+/[^\[\]]*(\[[^\]]*\])?|[\s^~]+$")
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
     Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
@@ -108,7 +108,15 @@ def are_hopeless(context: Context, records: Sequence[RunStatus]) -> bool:
     wrong = mistakes(records)
     if len(wrong) >= MOST_MISTAKES:
         return True
+    others = (each for each in (*context.status.probes, *context.status.attempts) if each not in wrong)
+    if any(map(_has_worked, others)):
+        return False  # what is wrong now was right then
     return any(report.bad_command and not report.steps for run in wrong for report in reports_of(context.pods(run)))
+
+
+def _has_worked(record: RunStatus) -> bool:
+    """Whether the job's command has reached the GPU in this run."""
+    return not record.measured_by and bool(record.peak_bytes and record.peak_bytes.allocated)
 
 
 def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") -> tuple[str, str]:
@@ -123,20 +131,20 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") ->
 
 def _not_retried(before: Sequence[RunStatus], last: RunStatus) -> str:
     if not before:
-        return "Under any other plan it would fail alike; its command is in spec.template"
+        return "Under any other plan it would fail alike"
     # The second mistake can be a consequence of the first, which is then the one to mend.
     if (before[-1].verdict, before[-1].message) == (last.verdict, last.message):
-        return "The last two runs failed alike, so no more GPUs are spent on the job"
+        return "Two runs failed alike, so no more GPUs are spent on the job"
     return f"Before, {ended(before[-1])}; no more GPUs are spent on the job"
 
 
 def _last_lines(log: str, message: str) -> str:
     """As many whole lines from the end of a log as fit, without those that the message already has."""
     own = (_RANK.sub("", each) for each in log.splitlines())
-    lines = [plain for each in own if not _DRAWN.match(each) and (plain := line(each, _LINES))]
+    lines = [plain for each in own if (plain := line(_DRAWN.sub("", each), _LINES))]
     while lines and lines[-1].removeprefix(_RUNNER) in message:
         lines.pop()
-    # A progress bar of the script may have been drawn after the refusal, or before it on the same line.
+    # A progress bar of the script's own may have been drawn after the refusal, or before it on the same line.
     lines = list(filter(None, (_without_refusal(each, message) for each in lines)))
     taken: list[str] = []
     while lines and len(" ".join([lines[-1], *taken])) <= _LINES:

@@ -127,7 +127,8 @@ def _commands_in_shell(words: Sequence[str]) -> list[list[str]]:
     """The commands in a shell's ``-c``, if readable without running it."""
     scripts = [script for option, script in pairwise(words) if re.fullmatch(r"-[a-z]*c", option)]
     found = []
-    for text in _BETWEEN_COMMANDS.split(scripts[0] if scripts else ""):
+    script = scripts[0].replace("\\\n", " ") if scripts else ""  # a line that goes on in the next
+    for text in _BETWEEN_COMMANDS.split(script):
         try:
             found.append(shlex.split(text, comments=True))
         except ValueError:

@@ -11,7 +11,7 @@ from memtune_runner.command.command import Command, CommandError, Kind, parse
 from memtune_runner.emulated import gpu as emulated_gpu
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.build import build
-from memtune_runner.emulated.errors import EmulationError
+from memtune_runner.emulated.errors import EmulationError, NoCudaTorchError
 from memtune_runner.emulated.installed import Installed
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.settings import Settings
@@ -43,14 +43,20 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
 
 
 def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:
-    """Return the torch of a command's Python, or of the last program with one that a shell starts."""
+    """Return the torch of a command's Python, or of the last program of a shell's whose Python has one."""
     if command.kind is not Kind.PROGRAM:
         return installed.find_in(python)
-    for words in reversed(commands_of([command.target, *command.arguments])):
-        started = checks.of_console_script(parse(words))
-        if started.kind is not Kind.PROGRAM:
-            return installed.find_in(checks.python_of(started))
-    raise EmulationError(
+    refusal = EmulationError(
         f"{command.target} starts neither Python nor a launcher that is known, and the emulated GPU is made for one "
         "torch; make the command that of your script, like torchrun train.py"
     )
+    for words in reversed(commands_of([command.target, *command.arguments])):
+        try:
+            started = checks.of_console_script(parse(words))
+            if started.kind is not Kind.PROGRAM:
+                return installed.find_in(checks.python_of(started))
+        except CommandError:
+            continue  # a launcher that only prints something
+        except NoCudaTorchError as error:
+            refusal = error  # a tool in Python beside the training, unless no other has torch
+    raise refusal

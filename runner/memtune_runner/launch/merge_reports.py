@@ -48,12 +48,12 @@ class RankEnd:
         A hang for which the rank was ended always counts, even if the rank itself reported success. Otherwise a failed
         rank is described by a failure and a successful one by a success, since a shell may go on after one of its
         programs failed. A shell may also hide that all of them failed. Among equal reports the one with the most steps
-        counts: the others did something else than train.
+        counts, since the others did something else than train, and at last the newest, by which a shell ended.
         """
         fitting = self._hangs or [
             each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)
         ]
-        return max(fitting or self.reports, key=lambda each: each.steps or 0, default=None)
+        return max(reversed(fitting or self.reports), key=lambda each: each.steps or 0, default=None)
 
     @property
     def failure(self) -> Failure | None:

@@ -95,7 +95,8 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
     if without_handle is not None and device_is_full():
         return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
     is_consequence = any(_CONSEQUENCE.search(words_of(each)) for each in _chain(error))
-    return Failure(Ending.ERROR, own_exit_code, _why_it_ended(error), is_consequence, is_bad_command(error))
+    message = _why_it_ended(error)
+    return Failure(Ending.ERROR, own_exit_code, message, is_consequence, is_bad_command(error, message))
 
 
 def of_bad_input(error: BaseException) -> Failure:

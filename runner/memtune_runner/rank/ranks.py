@@ -127,10 +127,11 @@ def _mark_of(rank: Rank) -> str:
 def read_rank_reports(directory: Path, rank: Rank) -> tuple[Report, ...]:
     """Return all reports of a rank: the worker's own and those of Python processes below a program.
 
-    Each of those has its own directory, so that none overwrites what another measured.
+    Each of those has its own directory, so that none overwrites what another measured. The newest comes last.
     """
     name = report_path(directory, rank).name
-    found = (_read(path) for path in [directory / name, *sorted(directory.glob(f"*/{name}"))])
+    paths = (path for path in [directory / name, *directory.glob(f"*/{name}")] if path.exists())
+    found = map(_read, sorted(paths, key=lambda path: path.stat().st_mtime_ns))
     return tuple(report for report in found if report is not None)
 
 

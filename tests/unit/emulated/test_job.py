@@ -29,6 +29,7 @@ from memtune_operator.local.checkpoints import checkpoint_path
 from memtune_operator.pods import variables
 from memtune_runner.command.command import parse
 from memtune_runner.emulated import job as emulated_job
+from memtune_runner.emulated.errors import NoCudaTorchError
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.rank import _words
 from memtune_runner.rank import phases
@@ -139,6 +140,7 @@ def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
     [
         ["sh", "-c", "cd / && exec torchrun --nproc-per-node 2 train.py --batch=$((4 * 2))"],
         ["bash", "-ec", "pip list\nA=1 /opt/own/bin/python train.py; echo ended"],
+        ["bash", "-c", "torchrun \\\n  train.py\ntorchrun --version"],
         ["litgpt", "finetune_full"],
     ],
 )
@@ -155,7 +157,20 @@ def test_the_torch_of_a_shell_and_of_a_console_script_is_that_of_their_python(
     monkeypatch.setattr("memtune_runner.emulated.job.build", lambda *_: None)
     with suppress(AttributeError):  # nothing was found
         emulated_job.prepare(words)
-    assert looked == [("/opt/own/bin/python",) if words[0] == "bash" else (sys.executable,)]
+    assert looked == [("/opt/own/bin/python",) if "A=1" in words[-1] else (sys.executable,)]
+
+
+def test_a_tool_in_python_beside_the_training_is_not_asked_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_in(python: tuple[str, ...]) -> str:
+        if python != ("/opt/own/bin/python",):
+            raise NoCudaTorchError(f"{python[0]} has no torch")
+        return "the torch of the training"
+
+    monkeypatch.setattr("memtune_runner.emulated.installed.find_in", find_in)
+    command = parse(["sh", "-c", "/opt/own/bin/python train.py && /usr/bin/python3 upload.py"])
+    assert emulated_job._torch_of(command, ()) == "the torch of the training"  # type: ignore[comparison-overlap]
+    with pytest.raises(NoCudaTorchError, match="/usr/bin/python3 has no torch"):
+        emulated_job._torch_of(parse(["sh", "-c", "/usr/bin/python3 train.py"]), ())
 
 
 class _Native:

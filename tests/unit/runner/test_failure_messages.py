@@ -285,12 +285,26 @@ def test_wrong_arguments_are_told_in_the_parsers_words(parser: type[argparse.Arg
     assert of_exception(caught(main)) == Failure(ERROR, code, told, is_bad_command=True)
 
 
-@pytest.mark.parametrize("value", ["3", "three"])
-def test_an_argument_that_may_be_the_plans_is_no_bad_command(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMTUNE_MICRO_BATCH", "3")
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", choices=["1", "2"])
-    assert of_exception(caught(lambda: parser.parse_args(["--batch", value]))).is_bad_command is (value == "three")
+    parser.add_argument("model")
+    parser.add_argument("--batch", type=int, choices=[1, 2])
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("words", "is_bad"),
+    [
+        (["llama", "--nope", "3"], True),
+        ([], True),
+        (["llama", "--batch", "three"], False),  # what a shell has computed from the plan, perhaps
+        (["llama", "--batch", "3"], False),
+        (["llama", "--batch"], False),  # a variable that is empty under this plan
+        (["llama", ""], False),
+    ],
+)
+def test_only_a_command_that_is_wrong_with_any_value_is_bad(words: list[str], is_bad: bool) -> None:
+    assert of_exception(caught(lambda: _parser().parse_args(words))).is_bad_command is is_bad
 
 
 def test_what_a_script_itself_refuses_is_no_bad_command() -> None:

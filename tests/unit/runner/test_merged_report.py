@@ -131,6 +131,13 @@ def test_a_shell_that_hides_the_failure_of_all_its_programs_has_not_succeeded() 
     assert (merged.ending, merged.exit_code) == (Ending.SUCCEEDED, 0)
 
 
+def test_of_programs_of_a_shell_that_trained_nothing_the_last_one_says_why_it_failed() -> None:
+    refused = report(0, None, Ending.ERROR, exit_code=2, message="unrecognized arguments: --nope", bad_command=True)
+    failed = report(0, None, Ending.HOST_OOM, exit_code=86, message="MemoryError")
+    merged = merge(SETTINGS, [RankEnd(0, 86, (refused, failed)), STOPPED], None)
+    assert (merged.ending, merged.message, merged.bad_command) == (Ending.HOST_OOM, "MemoryError", None)
+
+
 def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:
     echo = RankEnd(1, 1, (report(1, 2, Ending.ERROR, exit_code=1, message="DistBackendError: x"),), log="Broken pipe")
     merged = merge(SETTINGS, [STOPPED, echo, RankEnd(0, 85, (OOM,))], None)

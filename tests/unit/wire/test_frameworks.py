@@ -22,6 +22,7 @@ from memtune.wire.frameworks import FRAMEWORKS, framework_of
         (["uv", "run", "--no-sync", "-m", "axolotl.cli.train"], "Axolotl"),
         (["poetry", "run", "tune", "run", "recipe"], "torchtune"),
         (["bash", "-c", "A=1 exec env B=2 uv run axolotl train"], "Axolotl"),
+        (["bash", "-c", "set -e\nlitgpt \\\n  finetune_full \\\n  model\n"], "LitGPT"),
         (["env", "A=1", "bash", "-c", "ray job submit -- python train.py"], "Ray Train"),
     ],
 )

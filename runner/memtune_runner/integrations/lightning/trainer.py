@@ -74,7 +74,7 @@ class FitLength:
 
     def fit_begins(self) -> None:
         """Begin ``fit``; what is trained before the training itself begins, as in a learning-rate search, is undone."""
-        self._before = self._counted()
+        self._before, self._length.is_over = self._counted(), False
 
     def fit_ended(self) -> None:
         """End ``fit``, which trained."""
