@@ -168,7 +168,7 @@ class Reconciler:
             return max(refusal.retry_after_seconds, _delay_seconds(failures)), failures + 1, False
         except Exception:  # one job's error must not stop the others
             self._watcher.failed(key)
-            _log.exception("%s/%s: this should not happen; the job is looked at again", key.namespace, key.name)
+            _log.exception("%s/%s: this should not happen; the job is reconciled again", key.namespace, key.name)
             return _delay_seconds(failures), failures + 1, False
         if snapshot is None:
             return None, 0, True

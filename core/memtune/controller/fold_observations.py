@@ -37,7 +37,7 @@ _NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown")
 
 
 def settle(context: Context) -> Context:
-    """Fold in what was observed of every run that has not ended."""
+    """Fold in what was observed of every probe and train run that has not ended."""
     for record in live(context.status):
         context = _settled(context, record)
     if any(pod.node_doubted for run in context.observed.runs.values() for pod in run.pods):

@@ -150,7 +150,7 @@ def _is_over(record: RecordStatus | None) -> bool:
 class ExpectedRuns(Mapping[str, RunObservation]):
     """Every recorded run with all of its expected pods, present or not.
 
-    A run is worked out when somebody asks for it: of most runs, which have ended, nobody does.
+    A run is only worked out when it is asked for, because most of them have ended and are not.
     """
 
     def __init__(self, job: Job, status: Status, observed: Observed, now: float) -> None:

@@ -56,12 +56,15 @@ _NO_MODEL = (ValueError, ArithmeticError)
 
 
 def decide(job: Job, observed: Observed, now: float, search: Search = most_promising) -> Decision:
-    """Decide what follows from the observation. Equal arguments give equal decisions, and nothing is raised."""
-    written = read_status(observed.status)
-    changed = _illegible(job, written)
-    read = restore(job, written, is_legible=not changed)
+    """Decide what follows from the observation. Equal arguments give equal decisions, and nothing is raised.
+
+    One decision records a run in the status. A later one, which observes that record, creates the run's pods.
+    """
+    stored = read_status(observed.status)
+    changed = _illegible(job, stored)
+    before = restore(job, stored, is_legible=not changed)
     now = now if 0 <= now < _LATEST else 0.0
-    status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
+    status = before.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
     runs = ExpectedRuns(job, status, observed, now)
     context = Context(job, observed, now, search, status, runs, trace=observed.trace)
     if status.trace:
@@ -72,7 +75,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
             return _refused(context, changed)
     if is_over(context.status):
         context = finished(context)
-    decision = _decision(context, read)
+    decision = _decision(context, before)
     # Measurements from before an edit must not be stored as those of the edited job.
     return replace(decision, measured=None, probes=()) if changed else decision
 
@@ -101,7 +104,7 @@ def refuse(observed: Observed, generation: int, problem: Refusal, now: float) ->
 
 
 def _settled(context: Context) -> Context:
-    """Fold in what was observed of every run that has not ended."""
+    """Fold in what was observed of the runs on GPUs and of the emulated probes that have not ended."""
     context = settle(context)
     for record in context.status.emulations:
         if not has_ended(record):
