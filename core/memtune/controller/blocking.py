@@ -1,4 +1,4 @@
-"""Conditions Stalled and Queued: what holds a job back, in the refuser's own words. Costs no retry."""
+"""Conditions Stalled and Queued: what holds a job back, in the words of whoever refused it. It costs no retry."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.gpu import variables as on_gpu
-from memtune_runner.emulated.ranks import Rank, of_command, of_node
+from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
 
 COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
 EXIT_CODES = {
@@ -78,7 +78,7 @@ def emulate(request: Request) -> dict[str, Any]:
     ranks = request.ranks or of_command(given, request.words)
     if request.rank >= ranks:
         raise EmulationError(f"--rank {request.rank}: of {ranks} ranks, the last is {ranks - 1}; give --ranks")
-    rank = Rank(request.rank, ranks, of_node(given, request.words, ranks))
+    rank = RankPosition(request.rank, ranks, of_node(given, request.words, ranks))
     variables = {
         **os.environ,
         **on_gpu(gpu, ranks, rank.of_node, torch),
@@ -112,7 +112,7 @@ def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
     return endings.of_process(code, measured)[0] or (FAILED if code else COMPLETED)
 
 
-def _task(command: Command, rank: Rank, snapshot: Path | None) -> dict[str, Any]:
+def _task(command: Command, rank: RankPosition, snapshot: Path | None) -> dict[str, Any]:
     told = [f"{command.local_rank}={rank.local}"] if command.local_rank else []
     return {
         "kind": command.kind.value, "target": command.target, "arguments": [*told, *command.arguments],

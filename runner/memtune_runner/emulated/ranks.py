@@ -18,7 +18,7 @@ _OPTIONS = {
 }
 
 
-class Rank(NamedTuple):
+class RankPosition(NamedTuple):
     """The rank that the process is, and how many there are."""
 
     number: int

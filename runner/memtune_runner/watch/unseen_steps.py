@@ -1,4 +1,4 @@
-"""Ends a training whose optimizer nobody sees early, instead of at its end or as one that hangs."""
+"""Ends a training soon if nobody sees its optimizer step, instead of at its end or as one that hangs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
 from memtune_runner.emulated.gpu import gpu_variable
 from memtune_runner.emulated.installed import Installed
-from memtune_runner.emulated.ranks import Rank, of_command, of_node
+from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
 from memtune_runner.emulated.store import LonelyStore
 
 
@@ -51,7 +51,7 @@ def test_a_node_has_as_many_ranks_as_the_launcher_says(words: str, ranks: int, p
 
 
 def test_a_rank_is_told_its_place_on_its_node() -> None:
-    told = Rank(11, 16, 8).variables()
+    told = RankPosition(11, 16, 8).variables()
     assert (told["RANK"], told["LOCAL_RANK"], told["GROUP_RANK"]) == ("11", "3", "1")
     assert (told["WORLD_SIZE"], told["LOCAL_WORLD_SIZE"]) == ("16", "8")
 
