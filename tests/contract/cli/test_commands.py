@@ -19,6 +19,7 @@ from memtune_cli.main import main
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 ONE_OF_EACH = {
     "accelerate": "bf16-ddp-full-mb4x4-sdpa",
+    "characters": "bf16-ddp-none-mb16x4-sdpa",
     "env": "bf16-ddp-none-mb4x4-sdpa",
     "hf-trainer": "bf16-ddp-full-mb4x4-sdpa",
     "lightning": "bf16-ddp-full-mb4x4-sdpa",
@@ -36,7 +37,7 @@ ONE_OF_EACH = {
     "sdk": "bf16-fsdp-full-mb4x2-sdpa",
 }
 # The model of the scripts is so small that all of its plans fit.
-TINY = ("accelerate", "env", "hf-trainer", "lightning", "own-batch", "own-model", "sdk")
+TINY = ("accelerate", "characters", "env", "hf-trainer", "lightning", "own-batch", "own-model", "sdk")
 
 
 @pytest.fixture
