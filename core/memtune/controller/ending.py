@@ -94,7 +94,7 @@ _RUNNER = "memtune: "
 # The prefix of torch.distributed in the lines of a traceback.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 # tqdm's progress bars as far as they are drawn, and what Python marks the place of an error with.
-_DRAWN = re.compile(r"[^|]*\d+%\|[^|]*\| *\d+/[^\[\]]*(\[[^\]]*\])?|[\s^~]+$")
+_DRAWN = re.compile(r"^[^|]*\d+%\|[^|]*\| *\d+/[^\[\]]*(\[[^\]]*\])?|[\s^~]+$")
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
     Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
