@@ -68,7 +68,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     starts = _starts(run)
     if starts and not context.status.first_running_at:
         context = context.having(first_running_at=to_text(min(starts)))
-    if starts and not context.status.gpu_product and is_kept_to_met(context.job):
+    if starts and not context.status.gpu_product and keeps_first_product(context.job):
         context = context.having(gpu_product=_product(context, run))
     if not isinstance(record, AttemptStatus) and _waited_too_long(run):
         # Retried without limit it would never end, so it counts as a disruption.
@@ -108,7 +108,7 @@ def _starts(run: RunObservation) -> list[float]:
     return [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
 
 
-def is_kept_to_met(job: Job) -> bool:
+def keeps_first_product(job: Job) -> bool:
     """Whether the job stays on the first GPU product it gets: it needs a real GPU and names none."""
     return job.spec.resources.device == "cuda" and not job.spec.resources.gpu_product
 
