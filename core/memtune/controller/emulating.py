@@ -20,7 +20,7 @@ from memtune.api.status import (
     to_seconds,
     to_text,
 )
-from memtune.controller import measurements
+from memtune.controller import reported_numbers
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import out_of_memory
 from memtune.controller.messages import ended, foretold, measured, run_words
@@ -54,7 +54,7 @@ def settled(context: Context, record: EmulationStatus) -> Context:
     """Fold in what was observed of a running emulated probe."""
     run = context.runs[record.name]
     pod = run.pods[0]
-    started_at = record.started_at or measurements.started_at(run)
+    started_at = record.started_at or reported_numbers.started_at(run)
     record = record.model_copy(update={"created": record.created or bool(pod.uid), "started_at": started_at})
     context = context.becoming(replaced(context.status, record))
     conclusion = conclude(run)
@@ -78,8 +78,8 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
     finished = run.pods[0].finished_at_seconds or context.now
     new = record.model_copy(
         update={
-            **measurements.measured(run),
-            "made_up_sizes": measurements.made_up_sizes(run),
+            **reported_numbers.measured(run),
+            "made_up_sizes": reported_numbers.made_up_sizes(run),
             **(out_of_memory(conclusion, run, record) if conclusion.verdict is Verdict.DEVICE_OOM else {}),
             "verdict": str(conclusion.verdict),
             "ended_at": to_text(min(finished, context.now)),

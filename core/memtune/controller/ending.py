@@ -10,9 +10,9 @@ from memtune.api import reasons
 from memtune.api.status import PlanStatus, RunStatus, line, to_seconds
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
-from memtune.controller.measurements import reports_of
 from memtune.controller.messages import ended, inherited, measured, otherwise_trained, replaced_batch, trained, warning
 from memtune.controller.records import MOST_MISTAKES, has_ended, last_attempt, mistakes
+from memtune.controller.reported_numbers import reports_of
 from memtune.controller.verdict import Verdict
 from memtune.units import over, span
 

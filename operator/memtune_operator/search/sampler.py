@@ -46,7 +46,7 @@ from memtune_operator.search.study import (
     to_trial,
 )
 from memtune_operator.search.study_facts import difference, facts_of, nothing_fits
-from memtune_operator.search.workers import this_worker
+from memtune_operator.search.study_processes import this_worker
 
 # A plan that lost so many trials may be the cause.
 _MOST_LOST = 2
