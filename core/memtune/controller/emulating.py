@@ -23,7 +23,7 @@ from memtune.api.status import (
 from memtune.controller import reported_numbers
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import out_of_memory
-from memtune.controller.messages import ended, foretold, measured, run_words
+from memtune.controller.messages import ended, measured, predicted_memory, run_words
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
 from memtune.controller.pods import EMULATION_SECONDS
@@ -143,7 +143,7 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     )
     context = context.having(emulations=(*context.status.emulations, record))
     text = (
-        f"{run_words(record)}, {foretold(prediction, model.usable_bytes, model.headroom)}, runs on an emulated "
+        f"{run_words(record)}, {predicted_memory(prediction, model.usable_bytes, model.headroom)}, runs on an emulated "
         f"{gpu.name}, with {gib(record.host_request_bytes)} of host memory and no GPU"
     )
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
@@ -171,13 +171,13 @@ def _fitting(context: Context, model: PlanKnowledge) -> list[EmulationStatus]:
 
 
 def _next_likely(context: Context, model: PlanKnowledge) -> Plan | None:
-    question = search_state(context.job, context.status, model).question
+    choice = search_state(context.job, context.status, model).choice
     best = max((score(context.job, model, record) for record in _fitting(context, model)), default=0.0)
     promises = [
         ((_score(model, candidate) - best) * chance, candidate.plan)
-        for candidate in question.candidates
+        for candidate in choice.candidates
         if is_wanted(context, model, candidate.plan)
-        and (chance := probability_of_fitting(question, candidate)) > _UNLIKELY
+        and (chance := probability_of_fitting(choice, candidate)) > _UNLIKELY
     ]
     most, plan = max(promises, key=lambda promise: promise[0], default=(0.0, None))
     return plan if most > 0 else None

@@ -168,8 +168,8 @@ def running(context: Context) -> Context:
     did = emulated if last.emulated else trained(context.status)
     text = f"attempt {last.number} on {last.plan} {did}{inherited(last)}"
     if peaks := last.peak_bytes:
-        hbm, foretold = over(peaks.device, peaks.total), context.status.prediction
-        speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
+        hbm, prediction = over(peaks.device, peaks.total), context.status.prediction
+        speed = prediction.tokens_per_second if last.emulated and prediction else last.tokens_per_second
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
     warnings = (otherwise_trained(context.status), replaced_batch(context.status, context.job), warning(last))
