@@ -11,7 +11,7 @@ from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import trains
 from memtune.controller.predicting import prediction_status
-from memtune.controller.records import last_attempt, new_name, of_training, with_attempt
+from memtune.controller.records import evaluation_limit, last_attempt, new_name, of_training, with_attempt
 from memtune.controller.trials import may_be_launched
 from memtune.planning.space import Candidate
 from memtune.plans.plan import Plan
@@ -32,7 +32,10 @@ def launching(context: Context) -> Context:
         return context
     if others_hold_gpus(context):
         return context.saying("waiting until the probes have given their GPUs back").waking(LOOK_AGAIN_SECONDS)
-    return record_attempt(context, Plan.parse(context.status.plan.name), reasons.LAUNCHED)
+    plan = context.status.plan.name
+    # It evaluates as the probe did that measured its plan.
+    limits = [evaluation_limit(context.status, probe) for probe in context.status.probes if probe.plan == plan]
+    return record_attempt(context, Plan.parse(plan), reasons.LAUNCHED, evaluation_batch=max(limits, default=0))
 
 
 def _is_outdated(context: Context) -> bool:

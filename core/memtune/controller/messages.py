@@ -17,8 +17,6 @@ from memtune.units import amount, counted, gib, unit_of
 from memtune.wire.pruning import Pruned
 
 _SHOWN_COMPONENTS = 4
-# What helps a save that ran out of GPU memory.
-SAVE_ON_HOST = "let the script make no copies on the GPU of what it saves, but move each tensor to the host first"
 VERDICT_WORDS = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.DEVICE_OOM: "ran out of GPU memory",
@@ -199,3 +197,29 @@ def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind
         f"of {amount(usable_bytes, usable_bytes)}, "
         f"most in {prediction.peak_phase}: {parts}{speed}{learned}"
     )
+
+
+def script_remedies(integration: str, kind: OutOfMemoryKind, is_small: bool = False) -> list[str]:
+    """What the script itself can do about an evaluation or a save that ran out of memory.
+
+    ``is_small`` says that the batches of the evaluation cannot be smaller.
+    """
+    if kind is OutOfMemoryKind.SAVING:
+        return ["let the script make no copies on the GPU of what it saves, but move each tensor to the host first"]
+    if kind is not OutOfMemoryKind.EVALUATION:
+        return []
+    if integration == "hf-trainer":
+        return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
+    if is_small:
+        return ["let the script keep no outputs of its evaluation on the GPU"]
+    if integration == "lightning":
+        return [
+            "let validation_step keep no outputs on the GPU; under Fabric, give setup_dataloaders the evaluation's "
+            "loader beside that of the training, or let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"
+        ]
+    if integration == "accelerate":
+        return [
+            "give accelerator.prepare the evaluation's loader, whose batches become smaller then, or let the script "
+            "evaluate in batches of $MEMTUNE_EVALUATION_BATCH; keep no outputs on the GPU"
+        ]
+    return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]

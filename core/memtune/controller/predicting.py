@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memtune.api import reasons
 from memtune.api.status import (
     MAX_COMPONENTS,
@@ -156,15 +158,20 @@ def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
     return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {words}")
 
 
-def nothing_fits(context: Context, model: PlanKnowledge, why: str, untried: str = "") -> Context:
-    """End a job whose smallest plan is too large, and say what would help, after ``untried``."""
+def nothing_fits(
+    context: Context, model: PlanKnowledge, why: str, by_script: Sequence[str] = (), untried: Sequence[str] = ()
+) -> Context:
+    """End a job of which no plan fits, and say what would help.
+
+    First ``by_script``, what its script should change, then what to allow so that a plan is tried that was ``untried``.
+    """
     smallest = model.smallest()
     if smallest is None:
         barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
-    advice = [untried] if untried else []
-    # Suggest other remedies for the smallest plan only if no untried plan is left that fits.
-    if not (untried and model.fits(smallest)):
+    advice = [*by_script, *untried]
+    # Another job is suggested only if neither the script nor an untried plan is known to help.
+    if not by_script and not (untried and model.fits(smallest)):
         advice += advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
 

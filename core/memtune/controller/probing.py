@@ -15,7 +15,14 @@ from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
-from memtune.controller.messages import SAVE_ON_HOST, ended, host_request_words, measured, predicted_memory
+from memtune.controller.messages import (
+    ended,
+    host_request_words,
+    measured,
+    predicted_memory,
+    script_remedies,
+    warning,
+)
 from memtune.controller.plan_choice import front_of, ranked, winner
 from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
@@ -31,7 +38,7 @@ from memtune.controller.records import (
 )
 from memtune.controller.retry_delay import backoff_of
 from memtune.controller.stale_probes import current
-from memtune.controller.trials import may_be_launched, search_state, too_tight
+from memtune.controller.trials import is_of_script, may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.planning.knowledge import PlanKnowledge
@@ -224,8 +231,11 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
-        remedies = [SAVE_ON_HOST] if any(run.out_of_memory == OutOfMemoryKind.SAVING.value for run in runs) else []
-        return nothing_fits(context, model, text, "; or ".join([*remedies, *_untried(context, model)]))
+        outside = [run for run in runs if run.out_of_memory and is_of_script(model, run)]
+        kinds = sorted({OutOfMemoryKind(run.out_of_memory) for run in outside})
+        remedies = [each for kind in kinds for each in script_remedies(context.job.spec.integration, kind)]
+        remedies += dict.fromkeys(warning(run) for run in runs if ended_as(run, Verdict.SUCCEEDED) and warning(run))
+        return nothing_fits(context, model, text, remedies, _untried(context, model))
     first = winner(context.job, model, good)
     best = own[first.plan]
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
@@ -249,9 +259,10 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
 def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
     """How a probe ended, and why its plan cannot be launched if that is not obvious.
 
-    The long error of an out-of-memory would leave no room for what would help.
+    A long error or warning would leave no room for what would help.
     """
-    brief = probe.model_copy(update={"message": None}) if ended_as(probe, *OUT_OF_MEMORY) else probe
+    is_long = ended_as(probe, *OUT_OF_MEMORY, Verdict.SUCCEEDED)
+    brief = probe.model_copy(update={"message": None}) if is_long else probe
     return ", ".join(filter(None, (ended(brief), too_tight(context.job, model, probe))))
 
 

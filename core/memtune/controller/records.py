@@ -25,6 +25,7 @@ from memtune.api.status import (
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, find
+from memtune.planning.ladder import OutOfMemoryKind
 from memtune.planning.space import Space
 from memtune.plans.plan import Plan
 from memtune.wire.names import run_name, short_hash
@@ -185,6 +186,7 @@ def to_run(
             record.number,
             plan,
             gpu_product=status.gpu_product,
+            evaluation_batch=evaluation_limit(status, record),
             host_request_bytes=host_request_bytes,
             seconds=probe_seconds,
             target=target,
@@ -202,6 +204,13 @@ def to_run(
         host_request_bytes=host_request_bytes,
         restarted_at=record.restarted_at,
     )
+
+
+def evaluation_limit(status: Status, probe: RunStatus) -> int:
+    """The largest evaluation batch asked of a probe: its micro-batch, once one before it ran out in an evaluation."""
+    before = status.probes[: status.probes.index(probe)] if probe in status.probes else ()
+    has_run_out = any(each.out_of_memory == OutOfMemoryKind.EVALUATION.value for each in before)
+    return plan_of(probe).micro_batch if has_run_out else 0
 
 
 def has_measured(probe: RunStatus) -> bool:

@@ -14,10 +14,11 @@ from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.launching import others_hold_gpus, record_attempt
-from memtune.controller.messages import SAVE_ON_HOST, ended
+from memtune.controller.messages import ended, script_remedies
 from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
 from memtune.controller.retry_delay import backoff_of
+from memtune.controller.trials import is_of_script
 from memtune.controller.verdict import Verdict
 from memtune.planning.advice import advise
 from memtune.planning.knowledge import PlanKnowledge
@@ -105,37 +106,12 @@ def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> C
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
     kind = OutOfMemoryKind(last.out_of_memory or "activation")
     smallest = model.smallest() or plan_of(last)
-    phase, by_script = PHASE_OF.get(kind, ""), _of_script(context, last, kind)
-    predicted = model.predict(plan_of(last)).phases.get(phase)
-    # What the script itself keeps there is in no prediction, so no change of the job is known to make room for it.
-    is_scripts_own = bool(by_script) and predicted is not None and predicted.upper <= model.usable_bytes
-    changes = [] if is_scripts_own else _advice(context, model, smallest, phase)
+    phase = PHASE_OF.get(kind, "")
+    by_script = script_remedies(context.job.spec.integration, kind, _evaluates_in_small_batches(context, last))
+    changes = [] if is_of_script(model, last) else _advice(context, model, smallest, phase)
     advice = "; or ".join([*by_script, *changes])
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
     return failed(context, reasons.LADDER_EXHAUSTED, text)
-
-
-def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> list[str]:
-    """What the script itself can do about an evaluation or a save that ran out of memory."""
-    if kind is OutOfMemoryKind.SAVING:
-        return [SAVE_ON_HOST]
-    if kind is not OutOfMemoryKind.EVALUATION:
-        return []
-    if context.job.spec.integration == "hf-trainer":
-        return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
-    if _evaluates_in_small_batches(context, last):
-        return ["let the script keep no outputs of its evaluation on the GPU"]
-    if context.job.spec.integration == "lightning":
-        return [
-            "let validation_step keep no outputs on the GPU; under Fabric, give setup_dataloaders the evaluation's "
-            "loader beside that of the training, or let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"
-        ]
-    if context.job.spec.integration == "accelerate":
-        return [
-            "give accelerator.prepare the evaluation's loader, whose batches become smaller then, or let the script "
-            "evaluate in batches of $MEMTUNE_EVALUATION_BATCH; keep no outputs on the GPU"
-        ]
-    return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]
 
 
 def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:

@@ -13,6 +13,7 @@ from memtune.controller.stale_probes import stale
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import ADMISSION
 from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.ladder import PHASE_OF, OutOfMemoryKind
 from memtune.planning.next_probe import SearchState, Trial
 from memtune.planning.space import MEMORY
 from memtune.plans.plan import Plan
@@ -114,3 +115,13 @@ def score(job: Job, model: PlanKnowledge, probe: RunStatus) -> float:
 def free_bytes(model: PlanKnowledge, probe: RunStatus) -> float:
     """What a measured plan left free."""
     return float(max(model.usable_bytes - (probe.peak_bytes.device if probe.peak_bytes else 0), 0))
+
+
+def is_of_script(model: PlanKnowledge, run: RunStatus) -> bool:
+    """Whether a run ran out of memory in an evaluation or a save by what the script keeps there.
+
+    It is in no prediction, so no change of the job is known to make room for it.
+    """
+    phase = PHASE_OF.get(OutOfMemoryKind(run.out_of_memory)) if run.out_of_memory else None
+    predicted = model.predict(plan_of(run)).phases.get(phase) if phase else None
+    return predicted is not None and predicted.upper <= model.usable_bytes

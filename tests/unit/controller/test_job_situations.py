@@ -51,13 +51,13 @@ def test_the_happy_path_launches_the_best_measured_plan() -> None:
     assert cluster.services == {}
 
 
-def measure(cluster: SimulatedCluster, **memory: int) -> None:
-    """End the running probe successfully with these memory readings."""
+def measure(cluster: SimulatedCluster, /, warnings: str = "", **memory: int) -> None:
+    """End the running probe successfully with these memory readings, and a warning of its script."""
     cluster.reconcile()
     for pod in [pod for pod in cluster.pods.values() if not pod.has_ended]:
         cluster.start(pod.run)
         report = cluster.report(pod, Ending.SUCCEEDED)
-        cluster.end(pod, 0, replace(report, memory=replace(report.memory, **memory)))
+        cluster.end(pod, 0, replace(report, memory=replace(report.memory, **memory), warnings=warnings))
     cluster.reconcile()
 
 
@@ -70,7 +70,7 @@ def measure(cluster: SimulatedCluster, **memory: int) -> None:
 )
 def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int], why: str) -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
-    measure(cluster, **tight)
+    measure(cluster, warnings="", **tight)
     assert cluster.status["probes"][0]["verdict"] == "succeeded"
     assert condition(cluster, "Failed")["reason"] == "NothingFits"
     message = condition(cluster, "Failed")["message"]
@@ -78,6 +78,13 @@ def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int
     assert f"{why})" in message
     assert "What would help: raise tuning.maxProbes: " in message
     assert " was not tried, and is predicted to take " in message
+
+
+def test_a_job_whose_plans_were_all_too_tight_says_what_its_script_should_change() -> None:
+    peak = "the peak is that of an evaluation in batches of 64: let the script evaluate in smaller ones"
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
+    measure(cluster, warnings=peak, alloc_retries=1)
+    assert f". What would help: {peak}; or raise tuning.maxProbes: " in condition(cluster, "Failed")["message"]
 
 
 def test_a_plan_that_won_is_told_with_those_that_were_too_tight() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from decided import condition, die
+from decided import condition, die, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
 from memtune.api.tuning import MAX_PROBES
-from memtune.controller.records import with_attempt, with_probe
+from memtune.controller.records import to_run, with_attempt, with_probe
 from memtune.controller.retry_delay import backoff_of
+from memtune.plans.plan import Plan
 from memtune.wire.report import Ending, Phase
 
 ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T10:00:00Z"}
@@ -76,3 +77,39 @@ def test_a_job_whose_probes_ran_out_of_memory_in_a_save_says_what_would_help() -
     message = condition(cluster, "Failed")["message"]
     assert message.count("ran out of GPU memory during a save") == len(cluster.status["probes"])
     assert ". What would help: let the script make no copies on the GPU of what it saves" in message
+
+
+def test_a_job_whose_probes_ran_out_of_memory_in_an_evaluation_says_what_would_help() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 3}))
+    for _ in range(3):
+        cluster.reconcile()
+        cluster.tick(600)
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, message="CUDA out of memory.")
+    message = condition(cluster, "Failed")["message"]
+    assert ". What would help: let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH" in message
+    assert "adamw-8bit" not in message, "no other plan is known to make room for what the script keeps there"
+
+
+def test_after_an_evaluation_ran_out_of_memory_probes_and_the_training_evaluate_in_micro_batches() -> None:
+    probes = tuple(
+        RunStatus(name=f"a-probe-{number}", number=number, verdict="succeeded", **{**ENDED, "plan": plan})
+        for number, plan in enumerate(("bf16-z1-none-mb8x2", "bf16-z1-none-mb4x4", "bf16-z1-none-mb2x8"), 1)
+    )
+    died = probes[1].model_copy(update={"verdict": "device-oom", "out_of_memory": "evaluation"})
+    status = Status(probes=(probes[0], died, probes[2]))
+    runs = [to_run(make_job(), status, probe, 0) for probe in status.probes]
+    assert [run.evaluation_batch for run in runs] == [0, 0, 2]
+
+
+def test_the_training_evaluates_as_the_probe_of_its_plan_did() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 2}))
+    cluster.reconcile()
+    cluster.tick(600)
+    for run in cluster.runs():
+        cluster.start(run)
+    die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, message="CUDA out of memory.")
+    until_decided(cluster, cluster.finish)
+    plan = Plan.parse(cluster.status["attempts"][0]["plan"])
+    assert cluster.status["attempts"][0]["evaluationBatch"] == plan.micro_batch
