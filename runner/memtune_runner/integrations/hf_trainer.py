@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"
 _OWN_BATCH = "_memtune_own_batch"  # of a script's TrainingArguments
+_ACCUMULATION = "_memtune_accumulation"  # of a Trainer that is about to make the last step of a pass
 _AVERAGED = "_memtune_averaged"  # of a Trainer whose loss is divided by the accumulation, and may be a sum
 
 
@@ -58,6 +59,7 @@ def install(
     def wrap_trainer(module: Any) -> None:
         patches.wrap(module.Trainer, "__init__", _init(settings, probe, length, module.Trainer.compute_loss))
         patches.wrap(module.Trainer, "training_step", _training_step)
+        patches.wrap(module.Trainer, "get_batch_samples", _step_at_end)
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
         patches.wrap(module.Trainer, "train", _train(settings, probe, first, length))
         patches.wrap(module.Trainer, "_hp_search_setup", _hp_search_setup(settings))
@@ -109,6 +111,8 @@ def _post_init(settings: Settings) -> Inherited:
         if settings.evaluation_batch is not None:
             _evaluate_less(args, settings.evaluation_batch)
         inherited(args)
+        if settings.is_probe:
+            args.load_best_model_at_end = False  # only now: it has chosen the metric, which early stopping demands
 
     return post_init
 
@@ -128,7 +132,6 @@ def _overrides(settings: Settings) -> dict[str, Any]:
         # A probe's save is only measured: it must not be resumed from or uploaded.
         directory = own_directory(os.environ) or Path(tempfile.gettempdir())
         values |= {"output_dir": str(directory / "probe-checkpoint"), "push_to_hub": False}
-        values |= {"load_best_model_at_end": False}
     return values
 
 
@@ -137,15 +140,14 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
         inherited(trainer, *args, **kwargs)
         own = type(trainer).compute_loss
         if (
-            own is not compute_loss
-            and trainer.compute_loss_func is None
+            trainer.compute_loss_func is None
             and _unsaid(trainer)
             and getattr(trainer, "model_accepts_loss_kwargs", False)  # of another version of transformers
-            and not own_losses.weighs(own)
+            and not (_model_weighs(trainer) if own is compute_loss else own_losses.weighs(own))
         ):
             # Else the Trainer would take it for divided by the tokens of a whole step, and not divide it at all.
             trainer.model_accepts_loss_kwargs = False
-            if own_losses.reduces_by_sum(own):
+            if own is not compute_loss and own_losses.reduces_by_sum(own):
                 setattr(trainer, _AVERAGED, f"{type(trainer).__name__}.compute_loss")
         set_checkpointing(trainer.model, settings.plan)
         if probe is not None:
@@ -155,6 +157,13 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
             trainer.add_callback(_length_callback(settings, trainer, length))
 
     return init
+
+
+def _model_weighs(trainer: Any) -> bool:
+    """Whether the loss that the Trainer takes from its model, or makes by label smoothing, is weighed by its step."""
+    model = getattr(trainer.model, "get_base_model", lambda: trainer.model)()  # below PEFT's
+    says_so = getattr(model, "accepts_loss_kwargs", False)
+    return says_so or trainer.label_smoother is not None or own_losses.model_weighs(model.forward)
 
 
 def _unsaid(trainer: Any) -> bool:
@@ -175,8 +184,35 @@ def _warn_of_average(trainer: Any) -> None:
 
 
 def _training_step(inherited: Inherited, trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if (accumulation := vars(trainer).pop(_ACCUMULATION, None)) is not None:
+        trainer.args.gradient_accumulation_steps = accumulation
     with library_step.during(_rows_of_sample(trainer, inputs)):
         return inherited(trainer, model, inputs, *args, **kwargs)
+
+
+class _LastBatches(list[Any]):
+    """The last micro-batches of a pass, fewer than the Trainer has asked for, which make a step nevertheless.
+
+    The Trainer knows the last step of a pass by its length. Of a stream it knows none, and would add up the gradients
+    with those of the next pass.
+    """
+
+    def __init__(self, batches: list[Any], trainer: Any) -> None:
+        super().__init__(batches)
+        self._trainer = trainer
+
+    def __iter__(self) -> Iterator[Any]:
+        *before, last = super().__iter__()
+        yield from before
+        args = self._trainer.args
+        setattr(self._trainer, _ACCUMULATION, args.gradient_accumulation_steps)
+        args.gradient_accumulation_steps = 1  # the Trainer decides by it if it steps, and calls `training_step`
+        yield last
+
+
+def _step_at_end(inherited: Inherited, trainer: Any, batches: Any, asked: int, *args: Any, **kwargs: Any) -> Any:
+    taken, *others = inherited(trainer, batches, asked, *args, **kwargs)
+    return (_LastBatches(taken, trainer) if 0 < len(taken) < asked else taken, *others)
 
 
 def _rows_of_sample(trainer: Any, inputs: Any) -> int:

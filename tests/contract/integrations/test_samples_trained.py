@@ -47,6 +47,7 @@ def samples(outcome: watched.Outcome) -> tuple[int | None, int | None]:
         (["--stop-after", "4"], 29, 42),
         (["--epochs", "2", "1"], 63, 63),
         (["--stream", "--stop-after", "4"], 32, 48),
+        (["--stream", "--ends"], 42, 42),  # two passes, whose last step has 5 samples
     ],
 )
 def test_of_transformers_trainer(arguments: list[str], trained: int, total: int, tmp_path: Path) -> None:

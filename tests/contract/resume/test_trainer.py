@@ -88,7 +88,9 @@ def test_a_script_that_saves_only_the_model_is_resumed_with_its_optimizer_nevert
     assert again == {step: pytest.approx(values, rel=1e-4) for step, values in whole.items() if step > 4}
 
 
-@pytest.mark.parametrize(("own_loss", "warned"), [("mean", 0), ("summed", 1), ("divided", 0), ("told", 0)])
+@pytest.mark.parametrize(
+    ("own_loss", "warned"), [("mean", 0), ("summed", 1), ("divided", 0), ("told", 0), ("of-model", 0)]
+)
 def test_a_loss_of_the_scripts_own_weighs_the_same_in_smaller_micro_batches(
     own_loss: str, warned: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

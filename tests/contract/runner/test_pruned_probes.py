@@ -97,3 +97,15 @@ def test_a_training_that_is_shorter_than_its_probe_still_evaluates_and_saves(
     assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
     assert (report.evaluation_covered, report.save_covered) == (True, True)
     assert report.steps in (3, 4)
+
+
+def test_early_stopping_has_in_a_probe_what_it_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # transformers' own demands the metric that its arguments choose where the best model is to be loaded.
+    monkeypatch.setenv("SAVES_IN", str(tmp_path / "saves"))
+    told = {**PROBE, "INTEGRATION": "hf-trainer"}
+    script = PROGRAMS / "trainer_lengths.py"
+    (outcome,) = run(script, "fp32-ddp-none-mb4x2", tmp_path, 1, ["--patience", "1", "--epochs", "9"], **told)
+    report = outcome.report
+    assert (report.ending, report.evaluation_covered, report.save_covered) == (Ending.SUCCEEDED, True, True), (
+        outcome.output[-3000:]
+    )

@@ -16,12 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
 
 from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts
 from torch.utils.data import IterableDataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, nargs="+", default=[2], help="of each call of train")
 parser.add_argument("--drop-last", action="store_true")
 parser.add_argument("--stream", action="store_true")
+parser.add_argument("--ends", action="store_true", help="the stream has each row once")
+parser.add_argument("--patience", type=int, help="of transformers' own early stopping, beside --stop-after")
 parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--stop-after", type=int)
 parser.add_argument("--share", action="store_true", help="one directory, for at most one save of each call")
@@ -40,10 +42,10 @@ class StopEarly(TrainerCallback):
 
 
 class Streamed(IterableDataset[Any]):
-    """An endless stream of rows."""
+    """A stream of rows, endless unless it ends."""
 
     def __iter__(self) -> Any:
-        return (rows[number % len(rows)] for number in itertools.count())
+        return (rows[number % len(rows)] for number in (range(len(rows)) if own.ends else itertools.count()))
 
 
 def space(trial: Any) -> dict[str, Any]:
@@ -62,7 +64,9 @@ for number, epochs in enumerate(own.epochs, 1):
             save_total_limit=1 if own.share else None,
             num_train_epochs=epochs,
             max_steps=epochs * 3 if own.stream else own.max_steps,
-            eval_strategy="no" if own.stream else "epoch",
+            eval_strategy="steps" if own.patience else "no" if own.stream else "epoch",
+            eval_steps=2,
+            load_best_model_at_end=own.patience is not None,
             dataloader_drop_last=own.drop_last,
             save_steps=2,
             report_to="none",
@@ -70,7 +74,7 @@ for number, epochs in enumerate(own.epochs, 1):
         ),
         train_dataset=Streamed() if own.stream else rows,
         eval_dataset=RandomTokens(7, 32),
-        callbacks=[StopEarly()],
+        callbacks=[StopEarly(), *([EarlyStoppingCallback(own.patience)] if own.patience else [])],
     )
     if own.trials:
         trainer.hyperparameter_search(space, n_trials=own.trials)

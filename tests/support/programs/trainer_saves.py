@@ -2,7 +2,8 @@
 
 ``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save kills it; ``KEPT`` how many of its checkpoints
 it keeps, 1 by default; ``ONLY_MODEL`` has it save no optimizer. ``OWN_LOSS`` has it compute each micro-batch's loss by
-itself: as its ``mean``, ``divided`` by the accumulation, or so divided elsewhere, of which the Trainer is ``told``.
+itself: as its ``mean``, ``divided`` by the accumulation, or so divided elsewhere, of which the Trainer is ``told``; or
+has a model of the library's whose loss is the micro-batch's mean (``of-model``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
 
 import torch
 from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
 save = torch.save
 
@@ -78,16 +79,32 @@ class Told(Trainer):
         return loss / self.current_gradient_accumulation_steps
 
 
+def tiny_bert() -> BertForMaskedLM:
+    torch.manual_seed(0)
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=256,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+
 torch.save = save_or_die
 trainers: dict[str | None, type[Trainer]] = {
     None: Trainer,
+    "of-model": Trainer,
     "mean": OwnLoss,
     "summed": Summed,
     "divided": Divided,
     "told": Told,
 }
 trainer = trainers[os.environ.get("OWN_LOSS")](
-    model=tiny_llama(),
+    model=tiny_bert() if os.environ.get("OWN_LOSS") == "of-model" else tiny_llama(),
     args=TrainingArguments(
         output_dir=os.environ["SAVES_IN"],
         num_train_epochs=2,

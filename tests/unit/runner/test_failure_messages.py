@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NoReturn
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -305,6 +307,48 @@ def _parser() -> argparse.ArgumentParser:
 )
 def test_only_a_command_that_is_wrong_with_any_value_is_bad(words: list[str], is_bad: bool) -> None:
     assert of_exception(caught(lambda: _parser().parse_args(words))).is_bad_command is is_bad
+
+
+@click.group()
+@click.option("--config")
+def _group(config: str | None) -> None:
+    del config
+
+
+@_group.command()
+@click.option("--rate", type=float)
+@click.argument("data")
+def train(rate: float | None, data: str) -> None:
+    del rate, data
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "is_bad"),
+    [
+        (["train", "data", "--lr-rate", "3"], "Error: No such option '--lr-rate'.", True),
+        (["train", "data", "-x"], "Error: No such option '-x'.", True),
+        (["train", "data", "-3"], "Error: No such option '-3'.", False),  # where the value before it is empty
+        (["train", "data", "--rate", "fast"], "Error: Invalid value for '--rate'", False),
+        (["train", "data", "3"], "Error: Got unexpected extra argument", False),
+        (["train"], "Error: Missing argument 'DATA'.", False),
+        (["--config", "train", "--rate", "3"], "Error: No such option '--rate'.", False),  # likewise
+    ],
+)
+def test_an_option_that_click_does_not_know_is_told_in_its_words(words: list[str], told: str, is_bad: bool) -> None:
+    failure = of_exception(caught(lambda: _group.main(words, "train.py")))
+    assert (failure.exit_code, failure.is_bad_command) == (2, is_bad)
+    assert failure.message.startswith(told)
+
+
+def test_click_may_end_the_script_while_it_handles_the_error() -> None:
+    def main() -> None:
+        try:
+            raise click.NoSuchOption("--lr-rate", ctx=click.Context(train))
+        except click.NoSuchOption as error:  # as older versions do, and typer
+            sys.exit(error.exit_code)
+
+    told = "Error: No such option '--lr-rate'."
+    assert of_exception(caught(main)) == Failure(ERROR, 2, told, is_bad_command=True)
 
 
 def test_what_a_script_itself_refuses_is_no_bad_command() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,3 +79,43 @@ def test_a_loss_is_weighed_if_it_reads_the_tokens_or_micro_batches_of_its_step(
     function: Callable[..., Any], expected: bool
 ) -> None:
     assert own_losses.weighs(function) is expected
+
+
+class Model:
+    """The ways in which models of transformers come to their losses; each is a forward pass."""
+
+    def mean(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
+        return self.cross_entropy(self.decoder(tokens, **kwargs), self.shifted(labels))
+
+    def weighed(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
+        return self.cross_entropy(self.decoder(tokens), labels=labels, **kwargs)
+
+    def looked_up(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
+        return self.cross_entropy(self.decoder(tokens), labels) / kwargs["num_items_in_batch"]
+
+    def without_labels(self, tokens: Any, **kwargs: Any) -> Any:
+        return self.decoder(tokens, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError
+
+    @functools.wraps(mean)
+    def wrapped(self, *args: Any, **kwargs: Any) -> Any:
+        return self.mean(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [
+        (Model().mean, False),
+        (Model().wrapped, False),
+        (Model().weighed, True),
+        (Model().looked_up, True),
+        (Model().without_labels, True),
+        (eval("lambda tokens, labels=None: labels"), True),  # has no source
+    ],
+)
+def test_a_models_loss_is_weighed_if_it_is_given_what_comes_with_the_labels(
+    forward: Callable[..., Any], expected: bool
+) -> None:
+    assert own_losses.model_weighs(forward) is expected
