@@ -170,8 +170,9 @@ class _Worker:
         failure = of_exception(error, self._watch.device_is_full)
         if failure.ending is Ending.ERROR and isinstance(error, SystemExit):
             failure = ending.out_of_memory(self._watch) or failure
-        is_over = self._length.is_over or self._watch.training_loop.is_left_by(chain(error))
-        if failure.ending is Ending.ERROR and is_over:
+        if failure.ending is Ending.ERROR and (
+            self._length.is_over or self._watch.training_loop.is_left_by(chain(error))
+        ):
             return failure._replace(message=f"after its training had ended: {failure.message}")
         return failure
 
