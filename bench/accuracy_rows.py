@@ -22,17 +22,21 @@ from accuracy_cells import (
 from accuracy_shapes import model_name, quantization, read_shape
 
 from memtune.gpus.gpu import GPUS
-from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
+from memtune.memory.formulas.recipe import (
+    QUANTIZED_BYTES,
+    SCALE_BYTES,
+    OptimizerBytes,
+    Recipe,
+    bytes_of,
+    is_narrow,
+    optimizer_bytes,
+)
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.plans.knobs import (
     Attention,
     Checkpointing,
     Optimizer,
-    OptimizerBytes,
-    bytes_of,
-    is_narrow,
-    optimizer_bytes,
 )
 from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS
 

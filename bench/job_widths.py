@@ -23,7 +23,7 @@ from accuracy_fit import predicted
 from accuracy_rows import Row, read_rows
 
 from memtune.memory.constants import Constants
-from memtune.memory.formulas.pools import job_class
+from memtune.memory.formulas.packing import job_class
 from memtune.memory.prediction import BOUND, Interval
 
 DATA = Path(__file__).parent / "data"

@@ -1,7 +1,7 @@
 """What the allocator keeps beyond the live tensors, by class of plans: shares fitted on emulated runs.
 
     python bench/packing.py > bench/results/packing.md
-    python bench/packing.py --write    also writes the shares to core/memtune/memory/formulas/pools.py
+    python bench/packing.py --write    also writes the shares to core/memtune/memory/formulas/packing.py
 
 The runs are those of bench/emulated_pairs.py (rank 0 on an emulated H100), of bench/search_emulated.py
 (emulated-grid.jsonl) and of bench/gpu_measure.py (packing-runs.jsonl), each in three training steps. Runs of one model
@@ -10,8 +10,8 @@ which half have uniform and half log-normal lengths: the shares are those of equ
 is fitted.
 
 A run keeps ``share`` of what formulas say is allocated, ``unfit`` of what other phases have more, with adapters
-``loss`` of the logits, and where DeepSpeed flattens gradients ``flat`` of what the step makes: what pools.py adds. The
-shares, in percent, are those that miss the reserved bytes least: the sum of absolute errors, where every model of a
+``loss`` of the logits, and where DeepSpeed flattens gradients ``flat`` of what the step makes: what packing.py adds.
+The shares, in percent, are those that miss the reserved bytes least: the sum of absolute errors, where every model of a
 class weighs the same. The half-width is `BOUND` times the root mean square of what is kept less what shares say that
 were fitted without the run's model, relative to what these say. No published peak is used.
 """
@@ -37,7 +37,7 @@ import gpu_pairs
 from accuracy import quantile
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas.pools import PACKINGS, Packing, packing_class
+from memtune.memory.formulas.packing import PACKINGS, Packing, packing_class
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE
 from memtune.memory.prediction import BOUND
@@ -46,7 +46,7 @@ from memtune.plans.plan import Plan
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-POOLS = ROOT / "core" / "memtune" / "memory" / "formulas" / "pools.py"
+PACKING = ROOT / "core" / "memtune" / "memory" / "formulas" / "packing.py"
 _RUNS = RESULTS / "packing-runs.jsonl"
 # No allocator packs tighter than whole pages.
 _LEAST = 0.02
@@ -223,7 +223,7 @@ def page(
     yield "# What emulated runs allocate and reserve"
     yield ""
     yield "Made by `python bench/packing.py`, whose first lines have the method, from runs on emulated GPUs: the shares"
-    yield "of `core/memtune/memory/formulas/pools.py`, and how far they miss reserved bytes, by themselves and fitted"
+    yield "of `core/memtune/memory/formulas/packing.py`, and how far they miss reserved bytes, by themselves and fitted"
     yield "without the model of the run (*held out*)."
     yield ""
     yield (
@@ -249,7 +249,7 @@ def page(
         yield f"| {row.model} | {row.plan} | {row.ranks} | {row.kind} | {sizes} | {kept} |"
 
 
-def write(found: Mapping[str, Packing], path: Path = POOLS) -> None:
+def write(found: Mapping[str, Packing], path: Path = PACKING) -> None:
     """Replace the table in the formulas."""
     lines = (
         f'    "{kind}": Packing({", ".join(f"{each:.2f}" for each in packing)}),\n' for kind, packing in found.items()

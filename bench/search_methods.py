@@ -10,7 +10,7 @@ from search_tables import Outcome, Table
 
 from memtune.api.tuning import Tuning
 from memtune.planning.knowledge import Lesson
-from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, enough, target_of
+from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, reason_to_stop, target_of
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import NOTHING, Target
 from memtune_operator.search.search import propose
@@ -89,7 +89,7 @@ def memtune(hunt: Hunt) -> None:
     hunt.most = Tuning().max_probes
     while not hunt.is_over:
         state = state_of(hunt)
-        plan = None if enough(state.question) else propose(state)
+        plan = None if reason_to_stop(state.choice) else propose(state)
         if plan is None:
             return
         hunt.probe(plan)

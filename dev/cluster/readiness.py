@@ -11,6 +11,7 @@ from typing import Any
 
 from dev.cluster import images
 from dev.cluster.api import ApiError, client
+from dev.cluster.gpus import add_gpus
 from dev.cluster.layout import GPUS_PER_NODE, STATUS, SUPERVISOR_LOCK, Node
 from dev.cluster.shell import ClusterError, read_whole, say
 from dev.cluster.state import problems
@@ -53,8 +54,7 @@ def wait_until_ready(wanted: tuple[Node, ...]) -> None:
     say("the nodes are Ready")
     for node in wanted:
         _end_own_pod(node)
-        # Not earlier: a starting kubelet removes unknown GPU resources.
-        _add_gpus(node)
+        add_gpus(node)
     say(f"a pod of its own ran to completion on every node, DNS answered it; each node has {GPUS_PER_NODE} GPUs")
 
 
@@ -68,11 +68,6 @@ def _node_is_ready(node: Node) -> bool:
     except (OSError, ApiError):
         return False
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in status["conditions"])
-
-
-def _add_gpus(node: Node) -> None:
-    patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(GPUS_PER_NODE)}]
-    client().request("PATCH", f"/api/v1/nodes/{node.name}/status", patch, "application/json-patch+json")
 
 
 def _start_own_pod(node: Node) -> None:

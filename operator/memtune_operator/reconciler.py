@@ -17,7 +17,7 @@ from memtune.api.status import dump_status
 from memtune.controller import Decision, JobEvent, decide, refuse
 from memtune.planning.next_probe import Search
 from memtune_operator.backend import Backend, Key, Snapshot
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 
 _log = logging.getLogger("memtune")
 _FIRST_DELAY_SECONDS = 1.0

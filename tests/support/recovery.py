@@ -63,7 +63,7 @@ def losses(launch: Launch) -> dict[int, float]:
 def next_rung(report: Report) -> Downgrade:
     """The ladder's offer for a report."""
     # pydantic is needed when this runs, not when it is collected
-    from memtune.controller.measurements import demanded_bytes, kind_of_oom
+    from memtune.controller.reported_numbers import demanded_bytes, kind_of_oom
 
     gpu = nearest(LITTLE_BYTES).with_memory(LITTLE_BYTES)
     workload = Workload(FACTS, gpu, BATCH, LENGTH, virtual=report.device is Device.VIRTUAL)

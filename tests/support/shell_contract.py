@@ -20,7 +20,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
 from memtune.wire.run import Run, RunKind
 from memtune_operator.backend import Backend, Key, Snapshot
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 
 NAME = "contract"
 RUN = Run(RunKind.PROBE, 1, Plan.parse(FIXED["plan"]))

@@ -110,7 +110,8 @@ def _page(screen: Screen, offers: Sequence[Offer]) -> list[str]:
     columns = [
         Column("GPU", right=False),
         Column("plan", right=False),
-        Column(f"{unit.name}B"),
+        Column(f"peak {unit.name}B"),
+        Column("needed", weight=4),
         Column("of GPU", weight=3),
         *((Column("step", weight=2), Column("tokens/s")) if is_timed else ()),
         *((Column("GPU-hour", weight=1), Column("1M tokens")) if is_priced else ()),
@@ -131,10 +132,12 @@ def _page(screen: Screen, offers: Sequence[Offer]) -> list[str]:
 def _memory(offer: Offer, unit: Unit) -> tuple[str, ...]:
     gpu = offer.case.workload.gpu
     if offer.best is None:
-        return gpu.name, "no plan fits", "", ""
-    needed_bytes = offer.best.prediction.device.expected
+        return gpu.name, "no plan fits", "", "", ""
+    prediction = offer.best.prediction
+    peak_bytes, needed_bytes = prediction.device.expected, prediction.needed.expected
     doubt = " (may fit)" if offer.fit is Fit.MAYBE else ""
-    return gpu.name, f"{offer.best.plan}{doubt}", unit.number(needed_bytes), f"{needed_bytes / gpu.usable_bytes:.0%}"
+    sizes = unit.number(peak_bytes), unit.number(needed_bytes), f"{peak_bytes / gpu.usable_bytes:.0%}"
+    return gpu.name, f"{offer.best.plan}{doubt}", *sizes
 
 
 def _speed(offer: Offer) -> tuple[str, ...]:

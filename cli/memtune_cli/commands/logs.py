@@ -25,8 +25,8 @@ from memtune_cli.input.job_view import JobView, job_view_of
 from memtune_cli.input.local_job import job_view_at
 from memtune_cli.input.named_job import state_directory
 from memtune_cli.input.run_pods import pods_of
+from memtune_operator.kubernetes.api_errors import RefusalError
 from memtune_operator.kubernetes.pod_reader import index_of, observe, run_of
-from memtune_operator.kubernetes.refusals import RefusalError
 from memtune_operator.local.runs import LocalRun
 from memtune_operator.pods import names
 from memtune_operator.pods.wrapping import Manifest, TemplateError, wrapped_index

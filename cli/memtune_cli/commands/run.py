@@ -133,7 +133,7 @@ def _interrupted_by_reader() -> None:
 
 
 def _interrupt(backend: LocalBackend, screen: _Screen) -> None:
-    from memtune_operator.kubernetes.refusals import RefusalError
+    from memtune_operator.kubernetes.api_errors import RefusalError
     from memtune_operator.local.backend import StateError
 
     screen.interrupted()

@@ -22,8 +22,8 @@ from memtune_cli.views.job_page import page
 from memtune_cli.views.live_page import live_page, speed
 from memtune_cli.views.ranks import Ranks, Reading, readings
 from memtune_cli.views.status_diff import news
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.pod_reader import run_of
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import METRICS_PORT
 
 _RECONNECT_SECONDS = 2.0

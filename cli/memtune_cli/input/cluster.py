@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memtune.api import API_VERSION, KIND
 from memtune_cli.errors import InputError
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest
 
 if TYPE_CHECKING:

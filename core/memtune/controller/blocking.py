@@ -92,7 +92,7 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
             continue
         message = found.message
         if isinstance(record, RunStatus) and found.verdict is not Verdict.IMAGE_ERROR:
-            message += _asking(context, record)
+            message += _host_request_words(context, record)
         if isinstance(record, RunStatus) and found.verdict is Verdict.UNSCHEDULABLE and not run.refusal:
             message += _avoiding(context, record)
         if found.verdict is Verdict.QUEUED:
@@ -103,7 +103,7 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
     return queued, stalled
 
 
-def _asking(context: Context, record: RunStatus) -> str:
+def _host_request_words(context: Context, record: RunStatus) -> str:
     """What each pod asks for that its template does not: the node or the quota may have too little memory for it."""
     asked = asked_bytes(context, record)
     return f" (each pod asks for {gib(asked)} of host memory, for {record.plan})" if asked else ""

@@ -8,9 +8,9 @@ from memtune.api.job import Job
 from memtune.api.status import RunStatus
 from memtune.api.workload import to_space
 from memtune.controller.context import Context
-from memtune.controller.measurements import gpu_seconds
 from memtune.controller.observation import RunObservation
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, plan_of
+from memtune.controller.reported_numbers import gpu_seconds
 from memtune.controller.stale_probes import current
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction

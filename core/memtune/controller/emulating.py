@@ -20,10 +20,10 @@ from memtune.api.status import (
     to_seconds,
     to_text,
 )
-from memtune.controller import measurements
+from memtune.controller import reported_numbers
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import out_of_memory
-from memtune.controller.messages import ended, foretold, measured, run_words
+from memtune.controller.messages import ended, measured, predicted_memory, run_words
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
 from memtune.controller.pods import EMULATION_SECONDS
@@ -54,7 +54,7 @@ def settled(context: Context, record: EmulationStatus) -> Context:
     """Fold in what was observed of a running emulated probe."""
     run = context.runs[record.name]
     pod = run.pods[0]
-    started_at = record.started_at or measurements.started_at(run)
+    started_at = record.started_at or reported_numbers.started_at(run)
     record = record.model_copy(update={"created": record.created or bool(pod.uid), "started_at": started_at})
     context = context.becoming(replaced(context.status, record))
     conclusion = conclude(run)
@@ -78,8 +78,8 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
     finished = run.pods[0].finished_at_seconds or context.now
     new = record.model_copy(
         update={
-            **measurements.measured(run),
-            "made_up_sizes": measurements.made_up_sizes(run),
+            **reported_numbers.measured(run),
+            "made_up_sizes": reported_numbers.made_up_sizes(run),
             **(out_of_memory(conclusion, run, record) if conclusion.verdict is Verdict.DEVICE_OOM else {}),
             "verdict": str(conclusion.verdict),
             "ended_at": to_text(min(finished, context.now)),
@@ -143,7 +143,7 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     )
     context = context.having(emulations=(*context.status.emulations, record))
     text = (
-        f"{run_words(record)}, {foretold(prediction, model.usable_bytes, model.headroom)}, runs on an emulated "
+        f"{run_words(record)}, {predicted_memory(prediction, model.usable_bytes, model.headroom)}, runs on an emulated "
         f"{gpu.name}, with {gib(record.host_request_bytes)} of host memory and no GPU"
     )
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
@@ -171,13 +171,13 @@ def _fitting(context: Context, model: PlanKnowledge) -> list[EmulationStatus]:
 
 
 def _next_likely(context: Context, model: PlanKnowledge) -> Plan | None:
-    question = search_state(context.job, context.status, model).question
+    choice = search_state(context.job, context.status, model).choice
     best = max((score(context.job, model, record) for record in _fitting(context, model)), default=0.0)
     promises = [
         ((_score(model, candidate) - best) * chance, candidate.plan)
-        for candidate in question.candidates
+        for candidate in choice.candidates
         if is_wanted(context, model, candidate.plan)
-        and (chance := probability_of_fitting(question, candidate)) > _UNLIKELY
+        and (chance := probability_of_fitting(choice, candidate)) > _UNLIKELY
     ]
     most, plan = max(promises, key=lambda promise: promise[0], default=(0.0, None))
     return plan if most > 0 else None

@@ -10,9 +10,9 @@ from memtune.api import reasons
 from memtune.api.status import PlanStatus, RunStatus, line, to_seconds
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import all_stopped
-from memtune.controller.measurements import reports_of
 from memtune.controller.messages import ended, inherited, measured, otherwise_trained, replaced_batch, trained, warning
 from memtune.controller.records import MOST_MISTAKES, has_ended, last_attempt, mistakes
+from memtune.controller.reported_numbers import reports_of
 from memtune.controller.verdict import Verdict
 from memtune.units import over, span
 
@@ -168,8 +168,8 @@ def running(context: Context) -> Context:
     did = emulated if last.emulated else trained(context.status)
     text = f"attempt {last.number} on {last.plan} {did}{inherited(last)}"
     if peaks := last.peak_bytes:
-        hbm, foretold = over(peaks.device, peaks.total), context.status.prediction
-        speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
+        hbm, prediction = over(peaks.device, peaks.total), context.status.prediction
+        speed = prediction.tokens_per_second if last.emulated and prediction else last.tokens_per_second
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
     warnings = (otherwise_trained(context.status), replaced_batch(context.status, context.job), warning(last))

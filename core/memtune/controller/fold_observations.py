@@ -11,7 +11,7 @@ from typing import Any
 from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import MAX_NATURAL, AttemptStatus, RunStatus, line, sentence, to_seconds, to_text
-from memtune.controller import budget, measurements
+from memtune.controller import budget, reported_numbers
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import PodObservation, RunObservation
@@ -60,7 +60,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     seen = record.model_copy(
         update={
             "created": record.created or all(pod.uid for pod in run.pods),
-            "started_at": record.started_at or measurements.started_at(run),
+            "started_at": record.started_at or reported_numbers.started_at(run),
         }
     )
     if seen != record:
@@ -68,7 +68,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     starts = _starts(run)
     if starts and not context.status.first_running_at:
         context = context.having(first_running_at=to_text(min(starts)))
-    if starts and not context.status.gpu_product and is_kept_to_met(context.job):
+    if starts and not context.status.gpu_product and keeps_first_product(context.job):
         context = context.having(gpu_product=_product(context, run))
     if not isinstance(record, AttemptStatus) and _waited_too_long(run):
         # Retried without limit it would never end, so it counts as a disruption.
@@ -108,7 +108,7 @@ def _starts(run: RunObservation) -> list[float]:
     return [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
 
 
-def is_kept_to_met(job: Job) -> bool:
+def keeps_first_product(job: Job) -> bool:
     """Whether the job stays on the first GPU product it gets: it needs a real GPU and names none."""
     return job.spec.resources.device == "cuda" and not job.spec.resources.gpu_product
 
@@ -131,12 +131,12 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
     ended_at = max((pod.finished_at_seconds for pod in run.pods if pod.finished_at_seconds), default=context.now)
     found: dict[str, Any] = {
         **_spent(context, record, run),
-        **measurements.measured(run),
+        **reported_numbers.measured(run),
         "verdict": str(conclusion.verdict),
         "ended_at": to_text(min(ended_at, context.now)),
         "message": sentence(conclusion.message),
     }
-    warnings = measurements.warnings(run.pods)
+    warnings = reported_numbers.warnings(run.pods)
     if warnings and conclusion.verdict is Verdict.SUCCEEDED:
         found["message"] = sentence(warnings)
     if conclusion.verdict in OUT_OF_MEMORY:
@@ -179,12 +179,15 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
     pods = context.runs[record.name].pods
     if isinstance(record, AttemptStatus):
         unknown = {"trained_samples": 0, "total_samples": 0}
-        context = context.having(**(measurements.trained(pods) or unknown))
+        context = context.having(**(reported_numbers.trained(pods) or unknown))
     else:
         spent = min(context.status.gpu_seconds_spent + new.gpu_seconds, MAX_NATURAL)
-        steps = (*context.status.measured_steps, *measurements.measured_steps(new.number, context.runs[record.name]))
-        context = context.having(gpu_seconds_spent=spent, measured_steps=measurements.thinned(steps))
-    if (batch := measurements.own_batch(pods)) is not None:
+        steps = (
+            *context.status.measured_steps,
+            *reported_numbers.measured_steps(new.number, context.runs[record.name]),
+        )
+        context = context.having(gpu_seconds_spent=spent, measured_steps=reported_numbers.thinned(steps))
+    if (batch := reported_numbers.own_batch(pods)) is not None:
         is_jobs = batch == context.job.spec.training.global_batch_size
         is_new = not is_jobs and batch != context.status.own_batch
         context = context.having(own_batch=0 if is_jobs else batch)
@@ -199,11 +202,11 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
 def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:
     per_pod, is_probe = context.job.spec.resources.gpus_per_pod, not isinstance(record, AttemptStatus)
     longest = budget.most_seconds(context.job) if is_probe else inf
-    seen = measurements.gpu_seconds(run, per_pod, context.now, longest)
+    seen = reported_numbers.gpu_seconds(run, per_pod, context.now, longest)
     lost = per_pod * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
     found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), MAX_NATURAL)}
     if not is_probe:
-        found |= measurements.checkpointed(measurements.reports_of(run.pods), _may_have_trained(record, run))
+        found |= reported_numbers.checkpointed(reported_numbers.reports_of(run.pods), _may_have_trained(record, run))
     return found
 
 
@@ -234,13 +237,13 @@ def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus
         return {}
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
     # A rank that was only told to stop did not run out of memory.
-    reports = [report for report in measurements.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
-    kind = measurements.kind_of_oom(reports[0] if reports else None)
+    reports = [report for report in reported_numbers.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
+    kind = reported_numbers.kind_of_oom(reports[0] if reports else None)
     phase = reports[0].phase if reports else None
     found = {
         "out_of_memory": kind.value,
         "phase": phase.value if phase else "",
-        "demanded_bytes": measurements.demanded_bytes(reports),
+        "demanded_bytes": reported_numbers.demanded_bytes(reports),
     }
     if kind is OutOfMemoryKind.EVALUATION and isinstance(record, AttemptStatus):
         # The batch that the script really used: the job may describe no evaluation, or another.
@@ -262,12 +265,12 @@ def _last_words(context: Context) -> Context:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue
         pods = context.runs[record.name].pods
-        reports = measurements.reports_of(pods)
-        reported = measurements.checkpointed(reports, is_started=False)
+        reports = reported_numbers.reports_of(pods)
+        reported = reported_numbers.checkpointed(reports, is_started=False)
         # One rank that saved nothing says nothing about the others.
         is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
         if is_first_word or reported.get("checkpoint_samples", 0) > record.checkpoint_samples:
             context = context.becoming(replaced(context.status, record.model_copy(update=reported)))
-        if trained := measurements.trained(pods):
+        if trained := reported_numbers.trained(pods):
             context = context.having(**trained)
     return context

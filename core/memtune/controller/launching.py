@@ -68,7 +68,7 @@ def record_attempt(
 ) -> Context:
     """Record one more train run. Its pods are created once the record is written."""
     number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
-    expected_bytes, prediction = _foretold(context, plan)
+    expected_bytes, prediction = _predicted(context, plan)
     record = AttemptStatus(
         name=name,
         number=number,
@@ -102,7 +102,7 @@ def _saved_nothing(context: Context) -> bool:
     return has_place and any(each.trained for each in before) and all(each.checkpoint == "none" for each in before)
 
 
-def _foretold(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
+def _predicted(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
     """The predicted memory of a plan; nothing if mode Fixed launches an unknown model."""
     try:
         model = believed(context)

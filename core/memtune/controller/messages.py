@@ -47,10 +47,10 @@ def trains(record: AttemptStatus, shrink: Shrink | None = None, lost: str = "") 
     loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
     does = "runs emulated" if record.emulated else "trains"
     what = f"attempt {record.number} {does} on {record.plan}"
-    return f"{what}{rung}{_from(record)}{lost}{asking(record.host_request_bytes)}{loss}"
+    return f"{what}{rung}{_from(record)}{lost}{host_request_words(record.host_request_bytes)}{loss}"
 
 
-def asking(host_request_bytes: int) -> str:
+def host_request_words(host_request_bytes: int) -> str:
     """The host memory that a run needs beyond its template's request."""
     return f", with {gib(host_request_bytes)} of host memory" if host_request_bytes else ""
 
@@ -175,7 +175,7 @@ def ended_early(record: RunStatus) -> str:
     return f", ended early: {Pruned(record.pruned).words}" if record.pruned else ""
 
 
-def foretold(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
+def predicted_memory(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
     """What a run is predicted to take; where that may be too much, also what it needs, on which it depends."""
     unit, needed = unit_of(usable_bytes), prediction.needed
     takes = f"predicted to take {unit.number(prediction.device.expected)} of {amount(usable_bytes, usable_bytes)}"

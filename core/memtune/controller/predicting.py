@@ -16,7 +16,7 @@ from memtune.api.status import (
 from memtune.controller import budget
 from memtune.controller.context import Context
 from memtune.controller.ending import completed, failed
-from memtune.controller.fold_observations import is_kept_to_met, stopped
+from memtune.controller.fold_observations import keeps_first_product, stopped
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import predicted
 from memtune.controller.observation import only_product
@@ -36,7 +36,7 @@ def pending(context: Context) -> Context:
     if context.blocked:
         return context
     # A plan launches on the product it was measured on, even if others join the cluster later.
-    product = only_product(context.observed.nodes or ()) if is_kept_to_met(context.job) else ""
+    product = only_product(context.observed.nodes or ()) if keeps_first_product(context.job) else ""
     if context.job.spec.tuning.chooses_product and (offer := cheapest(context)):
         product, text = offer.product, f"the job runs on {offer.product}: {compared(context)}"
         context = context.telling("Normal", reasons.PRODUCT_CHOSEN, text).saying(text)

@@ -15,7 +15,7 @@ from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
-from memtune.controller.messages import SAVE_ON_HOST, asking, ended, foretold, measured
+from memtune.controller.messages import SAVE_ON_HOST, ended, host_request_words, measured, predicted_memory
 from memtune.controller.plan_choice import front_of, ranked, winner
 from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
@@ -36,7 +36,7 @@ from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.ladder import OutOfMemoryKind
-from memtune.planning.next_probe import enough
+from memtune.planning.next_probe import reason_to_stop
 from memtune.plans.plan import Plan
 from memtune.units import over
 from memtune.wire.run import RunKind
@@ -122,8 +122,8 @@ def _end_of_probing(context: Context, model: PlanKnowledge) -> _EndOfProbing | N
         return _beyond_budget(context, plan_of(again), model.predict(plan_of(again)))
     if len(probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in probes):
         return _EndOfProbing("max-probes", f"the status has no room for more than {MAX_PROBES} probes")
-    asked = search_state(context.job, context.status, model).question
-    if why := enough(asked):
+    asked = search_state(context.job, context.status, model).choice
+    if why := reason_to_stop(asked):
         return _EndOfProbing("search", why)
     return _beyond_budget(context, asked.candidates[0].plan, asked.candidates[0].prediction)
 
@@ -177,7 +177,7 @@ def _next_plan(context: Context, model: PlanKnowledge) -> Plan | None:
         return None
     # If any plan runs on an unknown GPU and with an unknown model, the smallest does.
     return min(
-        (candidate.plan for candidate in state.question.candidates),
+        (candidate.plan for candidate in state.choice.candidates),
         key=lambda plan: (model.predict(plan).device.expected, plan),
         default=None,
     )
@@ -191,12 +191,12 @@ def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     emulated = context.job.spec.resources.is_emulated
     record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
-    known = foretold(prediction, model.usable_bytes, model.headroom)
+    known = predicted_memory(prediction, model.usable_bytes, model.headroom)
     expectation = "of which nothing is known" if is_blind else known
     verb = "emulates" if emulated else "measures"
     again = next((probe for probe in context.status.probes if probe.measured_by and probe.plan == str(plan)), None)
     before = f", as job {again.measured_by} did" if again else ""
-    text = f"probe {number} {verb} {plan}{before}, {expectation}{asking(host_request(context, plan))}"
+    text = f"probe {number} {verb} {plan}{before}, {expectation}{host_request_words(host_request(context, plan))}"
     return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
 
 
@@ -231,7 +231,7 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
     speed = best.tokens_per_second or natural(model.predict(plan_of(best)).tokens_per_second.expected)
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
-    foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
+    speed_words = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
     probes = [probe for probe in current(context.status.probes) if model.space.allows(plan_of(probe))]
     tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, model, probe))]
@@ -240,7 +240,7 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
     slack = context.job.spec.tuning.slack
     rule = f" as the smallest within {slack} of the fastest" if slack else ""
     as_before = f", which job {first.measured_by} found best" if first.measured_by else ""
-    text = f"{best.plan} won{rule}{as_before}: probe {best.number} {measured(best)}{foretold}; {fitting}, and {why}"
+    text = f"{best.plan} won{rule}{as_before}: probe {best.number} {measured(best)}{speed_words}; {fitting}, and {why}"
     context = context.having(plan=plan, front=front_of(context.job, model, good))
     context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
@@ -257,7 +257,7 @@ def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
 
 def _untried(context: Context, model: PlanKnowledge) -> list[str]:
     """What to add to a job that may try no more plans although one that may fit is left."""
-    left, tuning = search_state(context.job, context.status, model).question.candidates, context.job.spec.tuning
+    left, tuning = search_state(context.job, context.status, model).choice.candidates, context.job.spec.tuning
     if not left:
         return []
     plan, prediction = left[0].plan, left[0].prediction

@@ -110,11 +110,11 @@ def _updated(belief: Belief, around: Predictor, measurement: Measurement, doubt:
         added = {name: size - seen.get(name, 0.0) for name, size in parts.items()}
         if not any(added.values()):
             continue  # a virtual GPU has nothing outside its allocator
-        foretold = expected - expected_before + belief.moved(added, around.belief)
+        predicted = expected - expected_before + belief.moved(added, around.belief)
         # The fill of the last segments is specific to this plan.
         segments = around.unsure_bytes(measurement.plan) if added.get(ALLOCATOR) else 0.0
         noise = math.hypot(_NOISE * sum(added.values()), segments, doubt * sum(added.values()))
-        belief = belief.updated(added, measured - measured_before - foretold, noise * noise)
+        belief = belief.updated(added, measured - measured_before - predicted, noise * noise)
         seen, expected_before, measured_before = parts, expected, measured
     return belief
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from memtune.memory.formulas.recipe import sharding_ranks
+from memtune.memory.formulas.recipe import STATE_BYTES, bytes_of, sharding_ranks
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.plans.deepspeed_config import NVME_BUFFER_ELEMENTS, NVME_BUFFERS, SUB_GROUP_ELEMENTS
-from memtune.plans.knobs import STATE_BYTES, Offload, Optimizer, Sharding, bytes_of
+from memtune.plans.knobs import Offload, Optimizer, Sharding
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB, counted
 

@@ -9,8 +9,7 @@ from memtune.gpus.driver_overhead import experienced, outside_sizes
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
 from memtune.memory.formulas.activations import activation_terms
 from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
-from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
-from memtune.memory.formulas.pools import (
+from memtune.memory.formulas.packing import (
     NEEDS,
     PACKINGS,
     Packing,
@@ -19,6 +18,7 @@ from memtune.memory.formulas.pools import (
     packing_class,
     replayed,
 )
+from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.memory.formulas.recipe import Recipe, lower
 from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.memory.formulas.states import outside_terms, state_terms, workspace_terms

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
-from memtune.memory.formulas.recipe import attention_of, sharding_ranks
+from memtune.memory.formulas.recipe import attention_of, bytes_of, sharding_ranks
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.prediction import Interval
 from memtune.memory.workload import Workload
@@ -24,7 +24,6 @@ from memtune.plans.knobs import (
     Optimizer,
     Precision,
     Sharding,
-    bytes_of,
 )
 from memtune.plans.plan import Plan
 

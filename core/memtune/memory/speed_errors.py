@@ -87,8 +87,8 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
             moved += around.means.get(_VERSION, 0.0)
             reach[_VERSION] = 1.0
             noise += STALE_SPEED_ERROR**2
-        foretold = moved + belief.moved(reach, around)
-        off = math.log(seconds / sum(parts.values())) - foretold
+        predicted = moved + belief.moved(reach, around)
+        off = math.log(seconds / sum(parts.values())) - predicted
         surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))
         belief = belief.updated(reach, off, noise)
     # The first one tells the common factor.

@@ -1,4 +1,4 @@
-"""Chooses the next plan to probe: expected improvement times the probability of fitting.
+"""Chooses the next plan to probe, by expected improvement times the probability of fitting, and when to stop.
 
 A search contains everything that its answer depends on, so that equal searches have equal answers and a sampler can be
 rebuilt after a restart.
@@ -63,7 +63,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Question:
+class ProbeChoice:
     """Which plan to probe next. ``candidates`` are those left to probe, predicted by the recalibrated model.
 
     They exclude tried plans. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
@@ -96,10 +96,10 @@ class SearchState:
     sampler: str = MEMTUNE
 
     @cached_property
-    def question(self) -> Question:
+    def choice(self) -> ProbeChoice:
         """What to choose the next probe from."""
         trials = tuple(trial for trial in self.trials if not (trial.stale or trial.closed))
-        return Question(
+        return ProbeChoice(
             candidates=self.model.candidates({trial.plan for trial in trials if trial.tried}),
             trials=trials,
             usable_bytes=self.model.usable_bytes,
@@ -115,34 +115,34 @@ Search = Callable[[SearchState], Plan | None]
 
 def most_promising(state: SearchState) -> Plan | None:
     """The built-in search without Optuna: the plan with the greatest expected improvement."""
-    return expected_improvement(state.question)
+    return expected_improvement(state.choice)
 
 
-def expected_improvement(question: Question) -> Plan | None:
+def expected_improvement(choice: ProbeChoice) -> Plan | None:
     """The candidate with the greatest expected improvement times the probability of fitting.
 
     Right after an out-of-memory, the same plan at the next smaller micro-batch, if likely to fit.
     """
-    smaller = _next_divisor_down(question)
+    smaller = _next_divisor_down(choice)
     if smaller:
         return smaller
-    promises = [(promise(question, candidate), candidate.plan) for candidate in question.candidates]
+    promises = [(promise(choice, candidate), candidate.plan) for candidate in choice.candidates]
     best, plan = max(promises, key=lambda each: each[0], default=(0.0, None))
     return plan if best > 0 else None
 
 
-def promise(question: Question, candidate: Candidate) -> float:
+def promise(choice: ProbeChoice, candidate: Candidate) -> float:
     """Expected improvement over the measurements, times the probability of fitting with headroom."""
-    if question.objective == BOTH:
-        improvement = expected_gain(question.points, *_both(question, candidate))
+    if choice.objective == BOTH:
+        improvement = expected_gain(choice.points, *_both(choice, candidate))
     else:
-        improvement = expected_excess(_score(question, candidate), question.incumbent)
-    return improvement * probability_of_fitting(question, candidate)
+        improvement = expected_excess(_score(choice, candidate), choice.incumbent)
+    return improvement * probability_of_fitting(choice, candidate)
 
 
-def probability_of_fitting(question: Question, candidate: Candidate) -> float:
+def probability_of_fitting(choice: ProbeChoice, candidate: Candidate) -> float:
     """The probability that a probe of a plan keeps its headroom: its peak does, without emptying the cache."""
-    return candidate.prediction.probe_probability(question.usable_bytes, question.headroom)
+    return candidate.prediction.probe_probability(choice.usable_bytes, choice.headroom)
 
 
 def target_of(model: PlanKnowledge, tokens_per_second: float = 0.0, device_bytes: int = 0) -> Target:
@@ -156,30 +156,30 @@ def target_of(model: PlanKnowledge, tokens_per_second: float = 0.0, device_bytes
     return Target(int(tokens_per_second) if model.objective == THROUGHPUT else 0, most)
 
 
-def enough(question: Question) -> str | None:
+def reason_to_stop(choice: ProbeChoice) -> str | None:
     """Why no further probe is worth its cost, for people; None while one is."""
-    if not question.candidates:
+    if not choice.candidates:
         return "every plan that can fit was probed"
-    if not question.incumbent:
+    if not choice.incumbent:
         return None
-    if _without_gain(question) >= _PATIENCE:
+    if _without_gain(choice) >= _PATIENCE:
         return f"{_PATIENCE} probes in a row gained less than {_GAIN:.0%}"
-    best = covered(question.points) if question.objective == BOTH else question.incumbent
-    if max(promise(question, candidate) for candidate in question.candidates) < _WORTH * best:
-        measured = "those measured" if question.objective == BOTH else "the best one measured"
+    best = covered(choice.points) if choice.objective == BOTH else choice.incumbent
+    if max(promise(choice, candidate) for candidate in choice.candidates) < _WORTH * best:
+        measured = "those measured" if choice.objective == BOTH else "the best one measured"
         return f"no plan left is expected to gain {_WORTH:.1%} over {measured}"
     return None
 
 
-def _without_gain(question: Question) -> int:
+def _without_gain(choice: ProbeChoice) -> int:
     """How many of the last probes brought no gain; 0 before the first that fits."""
     best, idle, fitting = 0.0, 0, list[Trial]()
-    for trial in question.trials:
+    for trial in choice.trials:
         if trial.fits is None:
             continue
         if trial.fits:
             fitting.append(trial)
-        now = _gained(question.objective, fitting)
+        now = _gained(choice.objective, fitting)
         if now > best * (1 + _GAIN):
             idle = 0
         elif best:
@@ -195,25 +195,25 @@ def _gained(objective: str, fitting: list[Trial]) -> float:
     return max((trial.score for trial in fitting), default=0.0)
 
 
-def _next_divisor_down(question: Question) -> Plan | None:
-    known = [trial for trial in question.trials if trial.fits is not None]
+def _next_divisor_down(choice: ProbeChoice) -> Plan | None:
+    known = [trial for trial in choice.trials if trial.fits is not None]
     if not known or not known[-1].died:
         return None
     last = known[-1].plan
     sizes = [size for size in divisors(last.micro_batch * last.accumulation) if size < last.micro_batch]
     below = last.with_micro_batch(sizes[-1]) if sizes else None
-    found = next((candidate for candidate in question.candidates if candidate.plan == below), None)
-    return below if found and probability_of_fitting(question, found) >= _LIKELY else None
+    found = next((candidate for candidate in choice.candidates if candidate.plan == below), None)
+    return below if found and probability_of_fitting(choice, found) >= _LIKELY else None
 
 
-def _score(question: Question, candidate: Candidate) -> Interval:
+def _score(choice: ProbeChoice, candidate: Candidate) -> Interval:
     """The predicted objective."""
-    speed, free = _both(question, candidate)
-    return speed if question.objective == THROUGHPUT else free
+    speed, free = _both(choice, candidate)
+    return speed if choice.objective == THROUGHPUT else free
 
 
-def _both(question: Question, candidate: Candidate) -> tuple[Interval, Interval]:
+def _both(choice: ProbeChoice, candidate: Candidate) -> tuple[Interval, Interval]:
     """Predicted tokens per second and free bytes."""
-    device, usable = candidate.prediction.device, question.usable_bytes
+    device, usable = candidate.prediction.device, choice.usable_bytes
     free = Interval(usable - device.upper, usable - device.expected, usable - device.lower)
     return candidate.prediction.tokens_per_second, free

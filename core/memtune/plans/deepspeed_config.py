@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.plans.knobs import Checkpointing, GradientDtype, Offload, Precision
+from memtune.plans.knobs import GradientDtype, Offload, Precision
 from memtune.plans.plan import Plan
 
 # One knob scales every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
@@ -75,18 +75,11 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_max_reuse_distance": plan.bucket_elements * MAX_LIVE_BUCKETS,
         "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
         "sub_group_size": SUB_GROUP_ELEMENTS,
-        "memory_efficient_linear": has_own_products(plan.checkpointing),
+        # DeepSpeed's own linear layers add the bias to the product in place.
+        "memory_efficient_linear": not plan.checkpointing.keeps_products,
         # Without it, a script's saved model consists of the ranks' shards, or saving fails.
         "stage3_gather_16bit_weights_on_model_save": True,
     }
-
-
-def has_own_products(checkpointing: Checkpointing) -> bool:
-    """Whether stage 3 replaces torch's linear layers with its own.
-
-    Its own adds the bias in place to the product, which selective checkpointing keeps.
-    """
-    return checkpointing.mode != "selective"
 
 
 def _offload(plan: Plan, nvme_path: str | None) -> dict[str, Any]:

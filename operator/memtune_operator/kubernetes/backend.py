@@ -13,10 +13,10 @@ from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes.cache import Cache, NotWatchedError, Place
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.events import event
-from memtune_operator.kubernetes.measurements import Measurements
+from memtune_operator.kubernetes.measurement_store import Measurements
 from memtune_operator.kubernetes.node_list import NodeList
 from memtune_operator.kubernetes.nodes import candidates, lost
 from memtune_operator.kubernetes.pod_creator import PodCreator
@@ -30,8 +30,8 @@ from memtune_operator.kubernetes.pod_reader import (
     owned_through,
     run_of,
 )
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.kubernetes.traces import Traces
+from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError, Place
 from memtune_operator.pods import gangs, preflight
 from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
 from memtune_operator.pods.trace_pod import is_outdated

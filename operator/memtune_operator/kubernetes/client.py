@@ -15,7 +15,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from memtune.api import KIND, PLURAL
-from memtune_operator.kubernetes.refusals import Kind, RefusalError, refusal_of
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError, refusal_of
 from memtune_operator.pods.wrapping import Manifest
 
 _REQUEST_SECONDS = 30.0

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from memtune_operator.kubernetes import cache_entries
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest
 
 # Jobs that end together write to the same ConfigMap.

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.cache import NotWatchedError
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client, is_fresh
 from memtune_operator.kubernetes.nodes import healthy_nodes
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.watch_cache import NotWatchedError
 from memtune_operator.pods.wrapping import Manifest
 
 _log = logging.getLogger("memtune")

@@ -9,9 +9,9 @@ from memtune.api import Job, reasons
 from memtune.controller import Refusal
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key
+from memtune_operator.kubernetes.api_errors import WEBHOOK_IS_DOWN, Kind, RefusalError
 from memtune_operator.kubernetes.client import Client, is_fresh
 from memtune_operator.kubernetes.pod_reader import owned_by, run_of
-from memtune_operator.kubernetes.refusals import WEBHOOK_IS_DOWN, Kind, RefusalError
 from memtune_operator.pods import names
 from memtune_operator.pods.run_objects import run_objects
 from memtune_operator.pods.wrapping import Manifest

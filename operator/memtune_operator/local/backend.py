@@ -18,9 +18,9 @@ from memtune.controller.observation import RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes import cached_measurements
+from memtune_operator.kubernetes import measurement_entries
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.pod_reader import run_of
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.local.command import LocalCommand, command_of, with_python
 from memtune_operator.local.runs import LocalRun, write_whole
 from memtune_operator.pods import preflight
@@ -113,8 +113,8 @@ class LocalBackend:
             trace=self._trace,
         )
         kept = _read_json(self._measurements)
-        known = cached_measurements.recall(kept, cached_measurements.subject(*_asked(job, observed)))
-        earlier = cached_measurements.recall_probes(kept, cached_measurements.probed_subject(*_asked(job, observed)))
+        known = measurement_entries.recall(kept, measurement_entries.subject(*_asked(job, observed)))
+        earlier = measurement_entries.recall_probes(kept, measurement_entries.probed_subject(*_asked(job, observed)))
         return Snapshot(manifest, replace(observed, remembered=known, earlier=earlier), job)
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
@@ -151,14 +151,14 @@ class LocalBackend:
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Cache it in a file shared by all jobs."""
         assert snapshot.job is not None  # only a parsed job has runs
-        subject = cached_measurements.subject(*_asked(snapshot.job, snapshot.observed))
-        return self._keep(lambda kept: cached_measurements.remembering(kept, "", subject, measured))
+        subject = measurement_entries.subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: measurement_entries.remembering(kept, "", subject, measured))
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
         """Cache it in the same file."""
         assert snapshot.job is not None  # only a job that could be read has runs
-        subject = cached_measurements.probed_subject(*_asked(snapshot.job, snapshot.observed))
-        return self._keep(lambda kept: cached_measurements.remembering_probes(kept, "", subject, probes, int(now)))
+        subject = measurement_entries.probed_subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: measurement_entries.remembering_probes(kept, "", subject, probes, int(now)))
 
     def _keep(self, change: Callable[[Manifest], Manifest]) -> bool:
         """Apply ``change`` to the shared file, under a lock against the programs of other jobs."""
@@ -235,7 +235,7 @@ def _file(directory: Path) -> Path:
 
 def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
     """The arguments of a cache subject: the job, the image and the GPU product, or this machine's own."""
-    return job, _NO_IMAGE, cached_measurements.product_of(job, observed) or _OWN_GPU
+    return job, _NO_IMAGE, measurement_entries.product_of(job, observed) or _OWN_GPU
 
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:

@@ -29,7 +29,7 @@ from memtune.api.status import Status
 from memtune.api.workload import unknown_product
 from memtune.controller.job_knowledge import model_of
 from memtune.planning.knowledge import PlanKnowledge
-from memtune.planning.next_probe import SearchState, Trial, enough, most_promising
+from memtune.planning.next_probe import SearchState, Trial, most_promising, reason_to_stop
 from memtune.planning.parameters import StudyParameters, Value
 from memtune.planning.space import BOTH, MEMORY
 from memtune.plans.plan import Plan
@@ -46,7 +46,7 @@ from memtune_operator.search.study import (
     to_trial,
 )
 from memtune_operator.search.study_facts import difference, facts_of, nothing_fits
-from memtune_operator.search.workers import this_worker
+from memtune_operator.search.study_processes import this_worker
 
 # A plan that lost so many trials may be the cause.
 _MOST_LOST = 2
@@ -185,7 +185,7 @@ class MemTuneSampler(BaseSampler):
         ended = copy(trial)
         ended.state, ended.values = state, list(values) if values else None
         trials = [ended if each.number == trial.number else each for each in study.get_trials(deepcopy=False)]
-        if enough(self.state(trials).question):
+        if reason_to_stop(self.state(trials).choice):
             with suppress(RuntimeError):  # with ask-and-tell there is no loop to stop
                 study.stop()
 
@@ -208,7 +208,7 @@ def _is_rival(other: FrozenTrial, trial: FrozenTrial, values: dict[str, Value]) 
 
 def _best(state: SearchState) -> Plan:
     """The best plan so far, where none is left that promises more."""
-    fitting = [trial for trial in state.question.trials if trial.fits]
+    fitting = [trial for trial in state.choice.trials if trial.fits]
     if fitting:
         return max(fitting, key=lambda trial: trial.score).plan
     if any(trial.is_running for trial in state.trials):

@@ -29,7 +29,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 def propose(state: SearchState) -> Plan | None:
     """The plan to probe next, or None if no probe is worthwhile."""
-    possible = {candidate.plan for candidate in state.question.candidates}
+    possible = {candidate.plan for candidate in state.choice.candidates}
     if not possible:
         return None
     if state.sampler != MEMTUNE:
@@ -79,7 +79,7 @@ _OF_OPTUNA: dict[str, Callable[[int], BaseSampler]] = {"TPE": _tpe, "GP": _gp, "
 
 def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Plan | None) -> None:
     """Tell a sampler of a plan that is not probed: what its probe measured, or by how much it cannot fit."""
-    probed = [each for each in state.question.trials if each.plan == plan]
+    probed = [each for each in state.choice.trials if each.plan == plan]
     known = next((each for each in probed if each.fits is not None), None)
     if known is None and probed:
         study.tell(trial, state=TrialState.FAIL)

@@ -19,7 +19,7 @@ from memtune.planning.next_probe import SearchState, Trial
 from memtune.planning.parameters import Choose, StudyParameters
 from memtune.planning.space import BOTH
 from memtune.plans.plan import Plan
-from memtune_operator.search.workers import is_gone
+from memtune_operator.search.study_processes import is_gone
 
 FITS = "fits"  # the constraint: at most 0 where the plan fits
 DIED = "died"  # a trial that has this attribute taught something of the memory

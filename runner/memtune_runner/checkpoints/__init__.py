@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from memtune_runner.checkpoints import manifest
 from memtune_runner.checkpoints.manifest import ManifestError
-from memtune_runner.checkpoints.resolve import NotResumableError, Resumed, resolve
+from memtune_runner.checkpoints.resume_from import NotResumableError, Resumed, resolve
 from memtune_runner.checkpoints.store import Checkpoint, FencedError, Ranks, Store, newest
 from memtune_runner.rank.settings import Settings
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from memtune.plans import knobs
 from memtune.plans.plan import Plan
-from memtune_runner.engine import activation_checkpointing, batch, optimizers, precision
+from memtune_runner.engine import activation_checkpointing, batch_rows, optimizers, precision
 from memtune_runner.engine.engine import CountTokens, Engine, Loss, Step
 from memtune_runner.engine.process_group import connect
 from memtune_runner.engine.protocol import Backend, Setup
@@ -51,7 +51,7 @@ def initialize(
     refuse(plan, settings.device)
     device = connect(settings)
     loss = _fused(fused_loss, plan) if plan.fused_loss else loss
-    tokens = tokens or partial(batch.count_tokens, shifts_labels=loss is None and _shifts_labels(model))
+    tokens = tokens or partial(batch_rows.count_tokens, shifts_labels=loss is None and _shifts_labels(model))
     precision.prepare(model, plan, device)
     activation_checkpointing.apply(model, plan.checkpointing)
     setup = Setup(settings, device, partial(_make_optimizer, settings, optimizer, lr), max_grad_norm)

@@ -15,7 +15,7 @@ from memtune.plans.knobs import Offload
 from memtune.plans.resume import engine_format
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints import saving
-from memtune_runner.engine import batch as batches
+from memtune_runner.engine import batch_rows
 from memtune_runner.engine.attention import attention_watched
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.precision import autocast
@@ -107,17 +107,17 @@ class Engine:
         """
         size = self.settings.plan.micro_batch
         if self.settings.is_probe:
-            shortened = batches.rows_between(batch, 0, _PROBE_MICRO_STEPS * size)
+            shortened = batch_rows.rows_between(batch, 0, _PROBE_MICRO_STEPS * size)
             batch = padded(shortened, self.settings.sequence_length)
-        rows = batches.rows_of(batch)
-        micros = [batches.rows_between(batch, first, first + size) for first in range(0, rows, size)]
+        rows = batch_rows.rows_of(batch)
+        micros = [batch_rows.rows_between(batch, first, first + size) for first in range(0, rows, size)]
         tokens = [self._tokens(micro) for micro in micros]
         everything = self._gather(rows, len(micros), sum(tokens))
         self._pending_samples, count = int(everything[:, 0].sum()), int(everything[:, 1].max())
         total = int(everything[:, 2].sum())
         if not total:
             raise ValueError("this batch has no tokens to learn from on any rank; leave it out")
-        filler = batches.filler_row(batch)
+        filler = batch_rows.filler_row(batch)
         for number in range(count):
             is_filler = number >= len(micros)
             # The factor undoes the backends' averaging over ranks.
@@ -125,7 +125,7 @@ class Engine:
             self._is_last = number == count - 1
             self._backend.begin(self._is_last)
             self._is_fused = False
-            yield batches.to_device(filler if is_filler else micros[number], self.device)
+            yield batch_rows.to_device(filler if is_filler else micros[number], self.device)
             if self._share is not None:
                 raise RuntimeError("engine.backward(loss) must be called once for every micro-batch")
 

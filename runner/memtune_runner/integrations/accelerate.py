@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
-from memtune_runner.integrations import arguments
+from memtune_runner.integrations import huggingface_arguments
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
@@ -40,14 +40,14 @@ def install(
     settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, trained: Callable[[], Trained]
 ) -> Schedule:
     """Wrap Accelerator as soon as the script imports it. The result knows the length of the training."""
-    arguments.refuse(settings)
+    huggingface_arguments.refuse(settings)
     first = FirstAccelerator(settings)
     prepared, schedule = Prepared(), Schedule(settings, lambda: trained().steps, first)
     if probe is not None:
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
     def wrap_accelerator(module: Any) -> None:
-        arguments.leave_unwrapped(settings, module, patches)
+        huggingface_arguments.leave_unwrapped(settings, module, patches)
         patches.wrap(module.Accelerator, "__init__", _init(settings, schedule))
         patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule, first))
         schedule.wrap_accelerator(module, patches)
@@ -60,7 +60,9 @@ def install(
             patches.wrap(module.Accelerator, "save_state", huggingface.probe_save)
 
     imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
-    imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
+    imports.when_imported(
+        "accelerate.utils.memory", lambda module: huggingface_arguments.leave_out_of_memories(module, patches)
+    )
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
     if settings.device is Device.VIRTUAL:
         # Without GPUs, accelerate starts one rank each unless it is told to use the CPU.
@@ -125,7 +127,7 @@ def _on_cpu(inherited: Inherited, state: Any, *_cpu: bool, **kwargs: Any) -> Non
 
 def _init(settings: Settings, schedule: Schedule) -> Inherited:
     def init(inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> None:
-        if arguments.reduces_on_host(settings.plan):
+        if huggingface_arguments.reduces_on_host(settings.plan):
             # accelerate ignores the plugin when it chooses between NCCL alone and NCCL with gloo.
             os.environ["FSDP_OFFLOAD_PARAMS"] = "true"
         signature = inspect.signature(inherited)
@@ -144,7 +146,7 @@ def _init(settings: Settings, schedule: Schedule) -> Inherited:
 def _overrides(settings: Settings) -> dict[str, Any]:
     plan = settings.plan
     return {
-        "mixed_precision": arguments.mixed_precision(plan),
+        "mixed_precision": huggingface_arguments.mixed_precision(plan),
         "deepspeed_plugin": _deepspeed_plugin(settings),
         "deepspeed_plugins": None,
         "fsdp_plugin": _fsdp_plugin(settings),
@@ -152,7 +154,7 @@ def _overrides(settings: Settings) -> dict[str, Any]:
 
 
 def _deepspeed_plugin(settings: Settings) -> Any:
-    config = arguments.deepspeed(settings)
+    config = huggingface_arguments.deepspeed(settings)
     if config is None:
         return None
     from accelerate.utils import DeepSpeedPlugin  # type: ignore[import-untyped]  # accelerate ships no types
@@ -165,7 +167,7 @@ def _fsdp_plugin(settings: Settings) -> Any:
         return None
     from accelerate.utils import FullyShardedDataParallelPlugin
 
-    return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings))
+    return FullyShardedDataParallelPlugin(**huggingface_arguments.fsdp_plugin(settings))
 
 
 def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: FirstAccelerator) -> Inherited:

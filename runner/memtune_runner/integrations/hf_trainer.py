@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.optimizer_kernel import keep_kernel
-from memtune_runner.integrations import arguments, batch_losses, own_losses
+from memtune_runner.integrations import batch_losses, huggingface_arguments, own_losses
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
-from memtune_runner.integrations.padding import PaddingCollator
+from memtune_runner.integrations.padding_collator import PaddingCollator
 from memtune_runner.rank import library_step, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.batch_size import batch_size
 from memtune_runner.rank.ranks import own_directory
 from memtune_runner.rank.training_length import Epoch, LibraryLength, Training
 
@@ -47,7 +47,7 @@ def install(
     trained: Callable[[int], Trained],
 ) -> LibraryLength:
     """Wrap TrainingArguments and Trainer as soon as the script imports them."""
-    arguments.refuse(settings)
+    huggingface_arguments.refuse(settings)
     length, first = LibraryLength(), FirstTraining(settings, "Trainer.train")
     if probe is not None:
         probe.defer()
@@ -72,8 +72,12 @@ def install(
             patches.wrap(module.Trainer, "_save_checkpoint", huggingface.probe_save)
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
-    imports.when_imported("accelerate.accelerator", lambda module: arguments.leave_unwrapped(settings, module, patches))
-    imports.when_imported("accelerate.utils.memory", lambda module: arguments.leave_out_of_memories(module, patches))
+    imports.when_imported(
+        "accelerate.accelerator", lambda module: huggingface_arguments.leave_unwrapped(settings, module, patches)
+    )
+    imports.when_imported(
+        "accelerate.utils.memory", lambda module: huggingface_arguments.leave_out_of_memories(module, patches)
+    )
     imports.when_imported("transformers.training_args", wrap_arguments)
     imports.when_imported("transformers.trainer", wrap_trainer)
     return length
@@ -116,7 +120,7 @@ def _evaluate_less(args: Any, batch: int) -> None:
 
 
 def _overrides(settings: Settings) -> dict[str, Any]:
-    values = arguments.training_arguments(settings)
+    values = huggingface_arguments.training_arguments(settings)
     if settings.checkpoint_path is not None:
         # A relaunch would go on from the weights alone, with a new optimizer and the schedule's first learning rate.
         values |= {"save_only_model": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from memtune_runner.integrations.padding import PaddingCollator
+from memtune_runner.integrations.padding_collator import PaddingCollator
 
 
 def training_loader(loaders: list[Any], takes_in_order: bool = True) -> Any:

@@ -14,47 +14,8 @@ from typing import NamedTuple
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 from memtune_runner.rank.bad_input import BadCommandError, BadInputError
 from memtune_runner.rank.command_errors import is_bad_command, parser_error
+from memtune_runner.rank.failure_words import CONSEQUENCE, DEVICE_OOM, HOST_OOM, NO_HANDLE
 
-# The source of each wording is named beside it. A run that shows none of them did not run out of memory.
-_DEVICE_OOM = re.compile(
-    r"(?:CUDA|HIP) out of memory\. Tried to allocate"  # CUDACachingAllocator.cpp (pytorch)
-    r"|(?:CUDA|HIP)(?: driver)? error: out of memory"  # CUDAException.cpp, CUDADriverAPI (pytorch): outside the cache
-    r"|CUDA Error: out of memory"  # logging.h (TransformerEngine)
-    r"|CUDA error \([^()\n]+:\d+\): out of memory"  # CHECK_CUDA (flash-attention)
-    r"|\bError out of memory at line \d+ in file"  # CUDA_CHECK_RETURN (bitsandbytes), which ends the process
-    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"  # the runtimes' and drivers' names
-    r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"  # cuDNN to 8, and from 9
-    r"|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|CUSPARSE_STATUS_ALLOC_FAILED"
-    r"|CUSOLVER_STATUS_ALLOC_FAILED"
-    r"|CUFFT_ALLOC_FAILED"
-    r"|(?:Cuda|HIP) failure (?:2 )?'out of memory'"  # checks.h (NCCL, RCCL), carried by torch's DistBackendError
-    r"|Failed to CUDA [cm]alloc(?: async)? \d+ bytes"  # alloc.h (NCCL): printed after the line above, and so hides it
-    r"|Triton Error \[CUDA\]: out of memory"
-    r"|Triton Error \[HIP\]: +Code: 2\b"  # backends/amd/driver.c (triton); 2 is hipErrorOutOfMemory
-)
-_HOST_OOM = re.compile(
-    r"DefaultCPUAllocator: (?:can't|not enough memory: you tried to) allocate"  # alloc_cpu.cpp (pytorch)
-    r"|std::bad_alloc"
-    r"|\bCannot allocate memory\b"  # ENOMEM, from fork, mmap and shm_open
-    r"|^MemoryError\b"
-    r"|_ArrayMemoryError: Unable to allocate"  # numpy
-    r"|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"
-    r"|Failed to CUDA host alloc \d+ bytes|\bFailed to malloc \d+ bytes"  # alloc.h (NCCL); the first is pinned memory
-    r"|workers are out of shared memory"  # torch/utils/data/_utils/signal_handling.py, after a bus error
-    r"|unable to allocate shared memory"  # MapAllocator.cpp (pytorch)
-    r"|DataLoader worker \(pid \d+\) is killed by signal: Killed",
-    re.MULTILINE,
-)
-# A library could not create its handle: either no memory was left, or the device or driver is broken.
-_NO_HANDLE = re.compile(r"(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_NOT_INITIALIZED")
-# Ranks print these when another rank is gone; they are never the cause of a failure.
-_CONSEQUENCE = re.compile(
-    r"NCCL communicator was aborted"
-    r"|Watchdog caught collective operation timeout"
-    r"|ncclRemoteError|remote process exited or there was a network error"
-    r"|Connection closed by peer|Connection reset by peer|Broken pipe"
-)
 _LONGEST_WORDS = 500
 # DeepSpeed, where offload to NVMe finds no libaio to compile its library with.
 _NO_ASYNC_IO = "Unable to JIT load the async_io op"
@@ -91,10 +52,10 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
         ending = _ending_of_one(each)
         if ending is not None:
             return Failure(ending, EXIT_CODES[ending], _described(each))
-    without_handle = next((each for each in chain(error) if _NO_HANDLE.search(words_of(each))), None)
+    without_handle = next((each for each in chain(error) if NO_HANDLE.search(words_of(each))), None)
     if without_handle is not None and device_is_full():
         return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
-    is_consequence = any(_CONSEQUENCE.search(words_of(each)) for each in chain(error))
+    is_consequence = any(CONSEQUENCE.search(words_of(each)) for each in chain(error))
     message = _why_it_ended(error)
     return Failure(Ending.ERROR, own_exit_code, message, is_consequence, is_bad_command(error, message))
 
@@ -107,14 +68,14 @@ def of_bad_input(error: BaseException) -> Failure:
 
 def of_words(log: str, exit_code: int) -> Failure:
     """Classify a worker without a report, from the end of its log and its exit code (not 0)."""
-    for pattern, ending in ((_DEVICE_OOM, Ending.DEVICE_OOM), (_HOST_OOM, Ending.HOST_OOM)):
+    for pattern, ending in ((DEVICE_OOM, Ending.DEVICE_OOM), (HOST_OOM, Ending.HOST_OOM)):
         line = _matching_line(pattern, log)
         if line is not None:
             return Failure(ending, EXIT_CODES[ending], line)
     # A library's thread ends the process with a signal, so only its last words remain.
     if (line := _matching_line(BROKEN_GPU, log)) is not None:
         return Failure(_ending_of_code(exit_code), exit_code, line)
-    line = _matching_line(_CONSEQUENCE, log)
+    line = _matching_line(CONSEQUENCE, log)
     return Failure(_ending_of_code(exit_code), exit_code, line or _code_in_words(exit_code), line is not None)
 
 
@@ -125,7 +86,7 @@ def missing_module(error: BaseException | None) -> str:
 
 def is_consequence(words: str) -> bool:
     """Whether a rank prints these words when another rank is gone."""
-    return _CONSEQUENCE.search(words) is not None
+    return CONSEQUENCE.search(words) is not None
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:
@@ -166,9 +127,9 @@ def _ending_of_one(error: BaseException) -> Ending | None:
     if isinstance(error, MemoryError):
         return Ending.HOST_OOM
     message = words_of(error)
-    if _is_torch_oom(error) or _DEVICE_OOM.search(message):
+    if _is_torch_oom(error) or DEVICE_OOM.search(message):
         return Ending.HOST_OOM if _is_pinning_error(error) else Ending.DEVICE_OOM
-    return Ending.HOST_OOM if _HOST_OOM.search(message) else None
+    return Ending.HOST_OOM if HOST_OOM.search(message) else None
 
 
 def _is_torch_oom(error: BaseException) -> bool:

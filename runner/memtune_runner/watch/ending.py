@@ -16,7 +16,7 @@ from memtune_runner.rank.failures import Failure
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
-from memtune_runner.watch.requests import kept_memory, larger_evaluation
+from memtune_runner.watch.unmet_requests import kept_memory, larger_evaluation
 from memtune_runner.watch.unseen_steps import unseen_steps
 
 if TYPE_CHECKING:

@@ -16,20 +16,20 @@ from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.device.statistics import Statistics, is_full
 from memtune_runner.rank import applied_knobs, bad_input, library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.batch import BatchSizes
+from memtune_runner.rank.batch_size import BatchSizes
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.probe import Probe
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.applied_plan import AppliedPlan
 from memtune_runner.watch.engines import learns
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
+from memtune_runner.watch.failed_allocations import OutOfMemories
 from memtune_runner.watch.hang import HangRule
+from memtune_runner.watch.highest_readings import MemoryRecord
 from memtune_runner.watch.loop import TrainingLoop
-from memtune_runner.watch.out_of_memory import OutOfMemories
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.rate_schedule import RateSchedule
-from memtune_runner.watch.record import MemoryRecord
 from memtune_runner.watch.saves import Saves
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally

@@ -20,7 +20,7 @@ import memtune_runner
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device, Phase
 from memtune.wire.run import RunKind
-from memtune_runner.engine import Engine, PlanError, batch, torch_backend
+from memtune_runner.engine import Engine, PlanError, batch_rows, torch_backend
 from memtune_runner.engine.precision import prepare
 from memtune_runner.rank import phases
 from memtune_runner.rank.settings import Settings, SettingsError
@@ -162,22 +162,22 @@ def test_a_hugging_face_model_needs_no_loss_function(whole: dict[str, torch.Tens
 
 def test_batches_may_be_nested_and_rows_must_agree() -> None:
     nested = {"x": (torch.zeros(4, 3), [torch.ones(4)]), "name": "kept", "scale": torch.tensor(2.0)}
-    assert batch.rows_of(nested) == 4
-    part = batch.rows_between(nested, 1, 3)
+    assert batch_rows.rows_of(nested) == 4
+    part = batch_rows.rows_between(nested, 1, 3)
     assert (part["x"][0].shape, part["x"][1][0].shape, part["name"], float(part["scale"])) == ((2, 3), (2,), "kept", 2)
     with pytest.raises(ValueError, match=r"these have \[3, 4\] rows"):
-        batch.rows_of([torch.zeros(4), torch.zeros(3)])
+        batch_rows.rows_of([torch.zeros(4), torch.zeros(3)])
     with pytest.raises(ValueError, match="this one holds none"):
-        batch.rows_of({"name": "nothing"})
+        batch_rows.rows_of({"name": "nothing"})
 
 
 def test_a_batch_may_be_a_mapping_of_any_class() -> None:
     tokenized = UserDict({"input_ids": torch.arange(12).view(4, 3), "labels": torch.tensor([[1, 2, -100]] * 4)})
-    assert batch.rows_of(tokenized) == 4
-    part = batch.to_device(batch.rows_between(tokenized, 1, 3), torch.device("cpu"))
+    assert batch_rows.rows_of(tokenized) == 4
+    part = batch_rows.to_device(batch_rows.rows_between(tokenized, 1, 3), torch.device("cpu"))
     assert isinstance(part, UserDict)
     assert (part["input_ids"].tolist(), len(tokenized["input_ids"])) == ([[3, 4, 5], [6, 7, 8]], 4)
-    assert batch.count_tokens(part, shifts_labels=True) == 2
+    assert batch_rows.count_tokens(part, shifts_labels=True) == 2
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ def test_a_batch_may_be_a_mapping_of_any_class() -> None:
     ],
 )
 def test_tokens_are_what_a_mean_counts(one: Any, shifts_labels: bool, count: int) -> None:
-    assert batch.count_tokens(one, shifts_labels) == count
+    assert batch_rows.count_tokens(one, shifts_labels) == count
 
 
 def test_a_rank_without_rows_gets_one_of_ones() -> None:
-    filler = batch.filler_row({"tokens": torch.zeros(0, 5, dtype=torch.long), "mask": torch.zeros(0, 5)})
+    filler = batch_rows.filler_row({"tokens": torch.zeros(0, 5, dtype=torch.long), "mask": torch.zeros(0, 5)})
     assert torch.equal(filler["tokens"], torch.ones(1, 5, dtype=torch.long))
     assert torch.equal(filler["mask"], torch.ones(1, 5))
 

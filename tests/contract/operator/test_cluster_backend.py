@@ -19,9 +19,9 @@ from memtune.units import GIB, MIB
 from memtune.wire.report import Ending, Memory, Report
 from memtune.wire.run import Run, RunKind
 from memtune_operator.backend import Key, Snapshot
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.backend import KubernetesBackend
 from memtune_operator.kubernetes.client import Change, Client
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.gangs import Gang
 from memtune_operator.pods.policy import Policy
 from memtune_operator.reconciler import reconcile

@@ -15,9 +15,9 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from memtune_operator.kubernetes import lease as module
+from memtune_operator.kubernetes.api_errors import RefusalError
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.lease import lead
-from memtune_operator.kubernetes.refusals import RefusalError
 from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 

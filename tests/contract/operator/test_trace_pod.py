@@ -20,8 +20,8 @@ from memtune.api import Job, load_job
 from memtune.wire import environment
 from memtune.wire.run import TraceRun
 from memtune.wire.trace_message import pack
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.kubernetes.traces import Traces, image_of
 from memtune_operator.local.runs import expanded
 from memtune_operator.pods.trace_pod import is_outdated, key_of, trace_pod

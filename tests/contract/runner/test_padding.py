@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import register_pytree_node
 from transformers import BatchEncoding, DataCollatorWithFlattening
 
-from memtune_runner.integrations.padding import PaddingCollator
+from memtune_runner.integrations.padding_collator import PaddingCollator
 from memtune_runner.rank.padding import padded
 
 IDS = torch.tensor([[5, 6, 7], [8, 9, 3]])

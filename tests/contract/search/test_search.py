@@ -47,12 +47,12 @@ def after(model: PlanKnowledge, *trials: Trial) -> SearchState:
 
 
 def test_the_most_promising_plan_comes_first(model: PlanKnowledge) -> None:
-    question = SearchState(model, ()).question
+    question = SearchState(model, ()).choice
     assert propose(SearchState(model, ())) == max(question.candidates, key=lambda each: promise(question, each)).plan
 
 
 def test_the_study_proposes_what_the_acquisition_chose_after_every_kind_of_trial(model: PlanKnowledge) -> None:
-    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    plans = [candidate.plan for candidate in SearchState(model, ()).choice.candidates]
     tight = replace(fitted(model, 3, plans[2]), fits=False)
     running = Trial(4, plans[3], is_running=True)
     lost = Trial(5, plans[4], tried=False)
@@ -69,7 +69,7 @@ def as_stale(trial: Trial) -> Trial:
 
 
 def test_a_stale_trial_enters_the_study_and_counts_less(model: PlanKnowledge) -> None:
-    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    plans = [candidate.plan for candidate in SearchState(model, ()).choice.candidates]
     trials = (fitted(model, 1, plans[0], 1e9), died(2, plans[1], 9 * 2**30))
     state = after(model, *map(as_stale, trials))
     parameters = all_parameters(state)
@@ -78,8 +78,8 @@ def test_a_stale_trial_enters_the_study_and_counts_less(model: PlanKnowledge) ->
     assert [trial.user_attrs["stale"] for trial in study.trials] == [True, True]
     assert MemTuneSampler(model, parameters).state(study.trials) == state
     assert propose(state) == most_promising(state)
-    assert state.question.incumbent == 0, "what another driver reached is not to be beaten"
-    assert {plans[0], plans[1]} & {candidate.plan for candidate in state.question.candidates} == {plans[0]}
+    assert state.choice.incumbent == 0, "what another driver reached is not to be beaten"
+    assert {plans[0], plans[1]} & {candidate.plan for candidate in state.choice.candidates} == {plans[0]}
     for sampler in OF_OPTUNA:
         assert propose(replace(state, sampler=sampler)) in set(model.plans)
 
@@ -98,7 +98,7 @@ def test_nothing_is_proposed_when_everything_was_tried(model: PlanKnowledge) -> 
 
 
 def test_the_trials_of_a_study_say_all_that_the_search_knows(model: PlanKnowledge) -> None:
-    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    plans = [candidate.plan for candidate in SearchState(model, ()).choice.candidates]
     slow = replace(fitted(model, 3, plans[2], 400.0), pruned=True, steps=((2, 390.0), (3, 410.0)))
     running = Trial(4, plans[3], is_running=True)
     trials = (died(1, plans[0], 9 * 2**30), fitted(model, 2, plans[1]), slow, running)
@@ -126,7 +126,7 @@ def test_a_plan_that_the_space_has_no_more_is_still_a_trial(model: PlanKnowledge
 
 
 def test_a_closed_trial_enters_the_study_as_measured_and_is_not_to_be_beaten(model: PlanKnowledge) -> None:
-    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    plans = [candidate.plan for candidate in SearchState(model, ()).choice.candidates]
     gone = replace(fitted(model, 1, Plan.parse("bf16-z3-every4-mb1x8-oopt"), 1e9), closed=True)
     state = after(model, gone, fitted(model, 2, plans[0]))
     parameters = all_parameters(state)
@@ -134,14 +134,14 @@ def test_a_closed_trial_enters_the_study_as_measured_and_is_not_to_be_beaten(mod
     study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
     assert study.trials[0].value == 1e9
     assert MemTuneSampler(model, parameters).state(study.trials) == state
-    assert state.question.incumbent == 1000.0
+    assert state.choice.incumbent == 1000.0
     assert propose(state) == most_promising(state)
     for sampler in OF_OPTUNA:
         assert propose(replace(state, sampler=sampler)) in set(model.plans)
 
 
 def test_samplers_of_optuna_are_told_nothing_of_closed_trials(model: PlanKnowledge) -> None:
-    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    plans = [candidate.plan for candidate in SearchState(model, ()).choice.candidates]
     own = [fitted(model, number, plan) for number, plan in enumerate(plans[:3], 1)]
     gone = [replace(fitted(model, 4, Plan.parse("bf16-z3-every4-mb1x8-oopt"), 1e9), closed=True)]
     known = after(model, *own, *gone)
@@ -163,7 +163,7 @@ def searched(model: PlanKnowledge, sampler: str, count: int) -> list[Plan]:
         plan = propose(state)
         if plan is None:
             break
-        assert plan in [candidate.plan for candidate in state.question.candidates]
+        assert plan in [candidate.plan for candidate in state.choice.candidates]
         assert propose(replace(state, trials=tuple(trials))) == plan  # as after a restart
         found = model.predict(plan)
         is_large = found.device.expected * 1.2 > model.usable_bytes
@@ -194,7 +194,7 @@ def test_the_seed_is_the_job_s_and_the_probe_s(model: PlanKnowledge) -> None:
 
 @pytest.mark.parametrize("sampler", OF_OPTUNA)
 def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(model: PlanKnowledge, sampler: str) -> None:
-    *tried, last = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    *tried, last = [candidate.plan for candidate in SearchState(model, ()).choice.candidates]
     trials = tuple(Trial(number, plan) for number, plan in enumerate(tried, 1))
     state = replace(after(model, *trials), sampler=sampler)
     assert propose(state) == last

@@ -83,7 +83,7 @@ def test_a_worker_without_a_plan_is_pruned_while_others_run_the_rest() -> None:
     job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["fsdp"]}
     sampler = MemTuneSampler.for_job(job)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    for _ in range(len(sampler.state([]).question.candidates)):
+    for _ in range(len(sampler.state([]).choice.candidates)):
         sampler.plan(study.ask())
     with pytest.raises(optuna.TrialPruned, match="no plan is left beside those that other trials are running"):
         sampler.plan(study.ask())
@@ -140,7 +140,7 @@ def test_a_trial_is_of_the_plan_that_it_names_and_closed_as_long_as_the_space_la
         (read,) = sampler_with(**space).state(study.trials).trials
         assert (read.plan, read.closed) == (plan, is_closed)
     state = before.state(study.trials)
-    assert plan not in {candidate.plan for candidate in state.question.candidates}
+    assert plan not in {candidate.plan for candidate in state.choice.candidates}
 
 
 def test_constraints_of_somebody_else_say_nothing_of_memory() -> None:

@@ -14,12 +14,12 @@ from accelerate.state import PartialState  # type: ignore[import-untyped]  # acc
 from accelerate.utils import DistributedType  # type: ignore[import-untyped]  # as above
 from torch import distributed
 
-from memtune_runner.integrations import arguments
+from memtune_runner.integrations import huggingface_arguments
 
 if __name__ == "__main__":
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
-    arguments.refuse = lambda settings: None  # noqa: ARG005  # called by name or not, it takes the same
+    huggingface_arguments.refuse = lambda settings: None  # noqa: ARG005  # called by name or not, it takes the same
     distributed.init_process_group("gloo")
     watched_worker.main(sys.argv[1])
     distributed.destroy_process_group()

@@ -7,7 +7,7 @@ from pathlib import Path
 import packing
 import pytest
 
-from memtune.memory.formulas.pools import PACKINGS, Packing
+from memtune.memory.formulas.packing import PACKINGS, Packing
 from memtune.memory.prediction import BOUND
 
 
@@ -45,7 +45,7 @@ def test_the_shares_in_the_formulas_are_those_of_the_runs(tmp_path: Path) -> Non
     rows = packing.runs()
     found = {kind: Packing(*(round(each, 2) for each in shares)) for kind, shares in packing.fitted(rows).items()}
     assert found == PACKINGS
-    copy = tmp_path / "pools.py"
-    copy.write_text(packing.POOLS.read_text(encoding="utf-8"), encoding="utf-8")
+    copy = tmp_path / "packing.py"
+    copy.write_text(packing.PACKING.read_text(encoding="utf-8"), encoding="utf-8")
     packing.write(PACKINGS, copy)
-    assert copy.read_text(encoding="utf-8") == packing.POOLS.read_text(encoding="utf-8")
+    assert copy.read_text(encoding="utf-8") == packing.PACKING.read_text(encoding="utf-8")

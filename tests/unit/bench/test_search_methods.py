@@ -72,7 +72,7 @@ def test_memtune_asks_what_it_has_not_probed_and_keeps_to_its_budget(table: Tabl
     hunt = Hunt(table, Random(0), blind=True)
     memtune(hunt)
     assert 1 <= len(hunt.plans) == len(set(hunt.plans)) <= 8
-    question = state_of(hunt).question
+    question = state_of(hunt).choice
     assert not {candidate.plan for candidate in question.candidates} & set(hunt.plans)
     assert question.incumbent == max((o.tokens_per_second for o in hunt.outcomes if o.fits), default=0.0)
 

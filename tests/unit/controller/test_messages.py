@@ -13,7 +13,7 @@ from small_jobs import make_job
 
 from memtune.api.status import Status
 from memtune.controller.job_knowledge import model_of
-from memtune.controller.messages import foretold
+from memtune.controller.messages import predicted_memory
 from memtune.memory.prediction import Interval
 from memtune.units import GIB, MIB
 from memtune.wire.report import Ending, Memory
@@ -175,4 +175,4 @@ def test_a_plan_that_may_fit_says_what_it_needs(needed: Interval, told: str) -> 
     taken = Interval(60 * MIB, 69 * MIB, 80 * MIB)
     model = model_of(make_job(), Status(), None)
     prediction = dataclasses.replace(model.predict(model.plans[0]), device=taken, needed=needed)
-    assert foretold(prediction, 64 * MIB, 0.06) == told
+    assert predicted_memory(prediction, 64 * MIB, 0.06) == told

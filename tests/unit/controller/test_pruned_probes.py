@@ -13,9 +13,9 @@ from small_jobs import make_job
 from memtune.api.job import Job
 from memtune.api.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
 from memtune.controller.job_knowledge import model_of
-from memtune.controller.measurements import thinned
 from memtune.controller.plan_choice import next_target, winner
 from memtune.controller.records import to_run
+from memtune.controller.reported_numbers import thinned
 from memtune.controller.stored_measurements import to_json
 from memtune.controller.trials import search_state
 from memtune.units import GIB

@@ -301,7 +301,7 @@ def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
     assert (asked[0].sampler, asked[0].seed) == ("TPE", f"{cluster.job.metadata.uid}/2")
     (died,) = asked[0].trials
     assert (died.fits, died.died) == (False, True)
-    assert died.plan not in [candidate.plan for candidate in asked[0].question.candidates]
+    assert died.plan not in [candidate.plan for candidate in asked[0].choice.candidates]
 
 
 def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_else() -> None:

@@ -100,10 +100,10 @@ def test_probes_of_a_choice_that_is_closed_stay_known_and_use_up_nothing(
     model = model_of(cluster.job, status, None)
     state = search_state(cluster.job, status, model)
     closed = [trial.plan for trial in state.trials if trial.closed]
-    assert (len(closed), len(state.question.trials)) == (2, 2)
+    assert (len(closed), len(state.choice.trials)) == (2, 2)
     assert set(closed) <= set(model.measured_bytes)
     assert all(trial.score for trial in state.trials)
-    assert all(model.space.allows(trial.plan) for trial in state.question.trials)
+    assert all(model.space.allows(trial.plan) for trial in state.choice.trials)
     assert Plan.parse(cluster.status["plan"]["name"]) not in closed
 
 

@@ -7,7 +7,7 @@ import pytest
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.formulas.activations import activation_terms, layer_bytes
-from memtune.memory.formulas.pools import largest_tensors
+from memtune.memory.formulas.packing import largest_tensors
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import Term

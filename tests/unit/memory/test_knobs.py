@@ -12,7 +12,7 @@ import pytest
 from memtune.allocator import AllocatorSettings, Event, replay
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas.pools import PACKINGS
+from memtune.memory.formulas.packing import PACKINGS
 from memtune.memory.formulas.recipe import lower, workspace_bytes
 from memtune.memory.formulas.step_trace import packing, step_trace
 from memtune.memory.predictor import Predictor

@@ -10,8 +10,8 @@ from small_traces import small_trace
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
 from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas.packing import PACKINGS, Packing, largest_tensors, packing_class, unused_bytes
 from memtune.memory.formulas.phases import ledger, peaks
-from memtune.memory.formulas.pools import PACKINGS, Packing, largest_tensors, packing_class, unused_bytes
 from memtune.memory.formulas.recipe import lower, workspace_bytes
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, LOSS, STEP, Term

@@ -3,6 +3,7 @@
 import pytest
 
 from memtune.gpus.gpu import find
+from memtune.memory.formulas.recipe import STATE_BYTES, is_narrow, optimizer_bytes
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import STEP
 from memtune.memory.predictor import Predictor
@@ -10,7 +11,7 @@ from memtune.memory.speed import pace_of
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.model.plain import from_facts
-from memtune.plans.knobs import STATE_BYTES, Optimizer, is_narrow, optimizer_bytes
+from memtune.plans.knobs import Optimizer
 from memtune.plans.plan import Plan
 
 # 131,072 parameters are the embedding, as many the head, 46,208 each of 8 layers, and 64 the last norm.

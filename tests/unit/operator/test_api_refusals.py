@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from memtune_operator.kubernetes.refusals import Kind, refusal_of
+from memtune_operator.kubernetes.api_errors import Kind, refusal_of
 
 
 def answer(message: str, reason: str = "") -> str:

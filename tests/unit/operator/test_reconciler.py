@@ -19,7 +19,7 @@ from memtune.planning.next_probe import most_promising
 from memtune.wire.names import pod_name, run_name
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.reconciler import Reconciler, reconcile
 
 KEY = Key("default", "tiny")

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from memtune.memory.prediction import Interval, Prediction
-from memtune.planning.next_probe import Question, Trial, enough, expected_improvement, probability_of_fitting, promise
+from memtune.planning.next_probe import (
+    ProbeChoice,
+    Trial,
+    expected_improvement,
+    probability_of_fitting,
+    promise,
+    reason_to_stop,
+)
 from memtune.planning.space import BOTH, MEMORY, Candidate
 from memtune.plans.plan import Plan
 from memtune.units import GIB
@@ -28,7 +35,7 @@ def candidate(
 SLOW_SURE = candidate("bf16-z1-full-mb1x8", 90.0, 2.0)
 QUICK_CLOSE = candidate("bf16-z1-none-mb4x2", 110.0, 9.0)
 QUICK_LARGE = candidate("bf16-z1-none-mb8x1", 120.0, 14.0)
-ASKED = Question((SLOW_SURE, QUICK_CLOSE, QUICK_LARGE), (), usable_bytes=10 * GIB, headroom=0.1)
+ASKED = ProbeChoice((SLOW_SURE, QUICK_CLOSE, QUICK_LARGE), (), usable_bytes=10 * GIB, headroom=0.1)
 
 
 @pytest.mark.parametrize(("device_gib", "chance"), [(9.0, 0.5), (8.0, 0.8413), (10.0, 0.1587), (2.0, 1.0)])
@@ -68,12 +75,12 @@ def test_after_an_out_of_memory_the_next_divisor_down_follows_where_it_is_likely
 
 def test_nothing_is_proposed_where_nothing_is_left() -> None:
     assert expected_improvement(replace(ASKED, candidates=())) is None
-    assert enough(replace(ASKED, candidates=())) == "every plan that can fit was probed"
+    assert reason_to_stop(replace(ASKED, candidates=())) == "every plan that can fit was probed"
 
 
 def test_the_search_goes_on_until_something_fits() -> None:
     trials = tuple(Trial(number, SLOW_SURE.plan, fits=False, died=True) for number in range(1, 6))
-    assert enough(replace(ASKED, trials=trials)) is None
+    assert reason_to_stop(replace(ASKED, trials=trials)) is None
 
 
 @pytest.mark.parametrize(
@@ -84,14 +91,17 @@ def test_three_probes_in_a_row_that_gain_less_than_3_percent_end_the_search(
     scores: tuple[float, ...], is_over: bool
 ) -> None:
     trials = tuple(Trial(number, SLOW_SURE.plan, fits=True, score=score) for number, score in enumerate(scores, 1))
-    found = enough(replace(ASKED, trials=trials, incumbent=100.0))
+    found = reason_to_stop(replace(ASKED, trials=trials, incumbent=100.0))
     assert (found is not None) is is_over
 
 
 def test_the_search_is_over_when_no_plan_is_expected_to_gain_enough() -> None:
     # 10 x 0.0184 for the plan of 110 x 0.5: 0.092, against 0.128 and 0.1285.
-    assert enough(replace(ASKED, incumbent=125.0)) is None
-    assert enough(replace(ASKED, incumbent=135.0)) == "no plan left is expected to gain 0.1% over the best one measured"
+    assert reason_to_stop(replace(ASKED, incumbent=125.0)) is None
+    assert (
+        reason_to_stop(replace(ASKED, incumbent=135.0))
+        == "no plan left is expected to gain 0.1% over the best one measured"
+    )
 
 
 BOTH_ASKED = replace(ASKED, objective=BOTH)
@@ -118,14 +128,14 @@ def test_with_both_objectives_a_plan_that_is_worse_in_both_ends_the_search() -> 
     # The plan is expected at 90 tokens a second and 8 GiB free, give or take 10 and 1.
     trials = (told(1, QUICK_CLOSE.plan, 100.0, 8.0),)
     asked = replace(BOTH_ASKED, candidates=(SLOW_SURE,), trials=trials, incumbent=100.0)
-    assert enough(asked) is None
+    assert reason_to_stop(asked) is None
     better = (told(1, QUICK_CLOSE.plan, 120.0, 9.97),)
-    assert enough(replace(asked, trials=better)) == "no plan left is expected to gain 0.1% over those measured"
+    assert reason_to_stop(replace(asked, trials=better)) == "no plan left is expected to gain 0.1% over those measured"
 
 
 def test_with_both_objectives_a_smaller_plan_is_a_gain() -> None:
     free = (1.0, 2.0, 3.0, 4.0)
     trials = tuple(told(number, SLOW_SURE.plan, 100.0 - number, gib) for number, gib in enumerate(free, 1))
-    assert enough(replace(BOTH_ASKED, trials=trials, incumbent=99.0)) is None
+    assert reason_to_stop(replace(BOTH_ASKED, trials=trials, incumbent=99.0)) is None
     single = replace(ASKED, trials=trials, incumbent=99.0)
-    assert enough(single) == "3 probes in a row gained less than 3%"
+    assert reason_to_stop(single) == "3 probes in a row gained less than 3%"

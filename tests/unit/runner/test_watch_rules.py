@@ -8,7 +8,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device, Phase
 from memtune.wire.run import RunKind
 from memtune_runner.rank import phases
-from memtune_runner.rank.batch import BatchSizes, batch_size
+from memtune_runner.rank.batch_size import BatchSizes, batch_size
 from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule

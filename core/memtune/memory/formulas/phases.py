@@ -13,7 +13,7 @@ from math import hypot
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
-from memtune.memory.formulas.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
+from memtune.memory.formulas.packing import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE, Term
 from memtune.memory.prediction import UNMODELLED, Belief, Component, Interval, Square

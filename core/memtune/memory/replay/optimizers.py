@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from memtune.memory.formulas.recipe import STATE_BYTES
 from memtune.memory.replay.tape import STATES, TEMPORARIES, Tape
-from memtune.plans.knobs import STATE_BYTES, Optimizer
+from memtune.plans.knobs import Optimizer
 from memtune.plans.plan import Plan
 
 _SCALAR_BYTES = 4

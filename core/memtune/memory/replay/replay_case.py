@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from memtune.memory.replay.optimizers import Piece
-from memtune.plans.deepspeed_config import has_own_products
 from memtune.plans.knobs import Attention, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.trace import Parameter, Program, Trace, TraceError
@@ -56,7 +55,7 @@ class ReplayCase:
     @property
     def keeps_inputs(self) -> bool:
         """Whether products keep their inputs even with frozen weights, as DeepSpeed's own do (zero/linear.py)."""
-        return self.is_stage_3 and has_own_products(self.plan.checkpointing)
+        return self.is_stage_3 and not self.plan.checkpointing.keeps_products
 
     @property
     def learning(self) -> Sequence[Parameter]:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from memtune.memory.formulas.buffers import ALLREDUCE_ELEMENTS
+from memtune.memory.formulas.recipe import STATE_BYTES
 from memtune.memory.replay import optimizers
 from memtune.memory.replay.backend import Backend
 from memtune.memory.replay.replay_case import ReplayCase
 from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
-from memtune.plans.knobs import STATE_BYTES, GradientDtype, Optimizer
+from memtune.plans.knobs import GradientDtype, Optimizer
 
 _NORM_BYTES = 8  # of an element: norms are computed in fp64 (zero/utils.py, get_norm_dtype)
 

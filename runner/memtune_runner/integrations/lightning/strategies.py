@@ -10,7 +10,7 @@ from memtune.plans.knobs import Offload, Precision
 from memtune.plans.plan import Plan
 from memtune.wire import environment
 from memtune.wire.report import Device
-from memtune_runner.integrations import arguments
+from memtune_runner.integrations import huggingface_arguments
 from memtune_runner.rank.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _is_ddp(asked: Any) -> bool:
 
 
 def _deepspeed(settings: Settings, package: str) -> Any:
-    config = arguments.deepspeed(settings)
+    config = huggingface_arguments.deepspeed(settings)
     assert config is not None  # the plan uses DeepSpeed
     # The Trainer fills these in from its own arguments; Fabric has no accumulation.
     for name in ("gradient_accumulation_steps", "gradient_clipping"):
@@ -119,7 +119,7 @@ def _deepspeed(settings: Settings, package: str) -> Any:
 def _fsdp(settings: Settings, package: str) -> Any:
     base = _module(package, "strategies").ModelParallelStrategy
     options: dict[str, Any] = {"data_parallel_size": settings.world, "tensor_parallel_size": 1}
-    if arguments.reduces_on_host(settings.plan):
+    if huggingface_arguments.reduces_on_host(settings.plan):
         options["process_group_backend"] = "cuda:nccl,cpu:gloo"
     if "fabric" in package:
         return base(parallelize_fn=lambda model, _mesh: _sharded(model, settings, _device(settings)), **options)
@@ -155,7 +155,7 @@ def _trainers(base: Any, settings: Settings) -> Any:
             self.accelerator.setup(trainer)
             module = self.precision_plugin.convert_module(self.lightning_module)
             self.model = _sharded(module, settings, self.root_device)
-            if not arguments.reduces_on_host(settings.plan):
+            if not huggingface_arguments.reduces_on_host(settings.plan):
                 self.model_to_device()
             self.barrier()
             if trainer.state.fn.value == "fit":

@@ -12,9 +12,9 @@ from api_answers import ApiServer, api_server, events, listed
 from kubernetes.aio import client
 
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.cache import Cache, NotWatchedError
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Change, Client
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import POD, VOLCANO_GROUP
 
@@ -117,8 +117,8 @@ def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
 
 def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would wait silently, or be decided on from an outdated view."""
-    monkeypatch.setattr("memtune_operator.kubernetes.cache._UNCHANGED_SECONDS", 0.0)
-    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._UNCHANGED_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     key, woken = Key("b", "llama"), asyncio.Queue[Key]()
     forbidden = RefusalError(Kind.REFUSED, "pods is forbidden: cannot list resource")
 
@@ -143,7 +143,7 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
 
 def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows what a pod missing from a list did after the last watch had ended."""
-    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     pods = "/api/v1/pods"
     missing, going, anew = (placed(f"p-{number}", index) for index, number in enumerate((7, 8, 9)))
 
@@ -169,7 +169,7 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
 @pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])
 def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy in between may send anything, which would crash the operator."""
-    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     pods, mine = "/api/v1/pods", versioned(pod("research", "llama", "p-9"), "9")
 
     with api_server() as server:
@@ -195,7 +195,7 @@ def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A list of pods costs the API server all pods of the cluster, whatever the selector is."""
-    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     old, new = (versioned(pod("research", "llama", name), name[-1]) for name in ("p-7", "p-9"))
     pods = "/api/v1/pods"
 

@@ -10,7 +10,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.rank.settings import Settings, Shrink
-from memtune_runner.watch.requests import kept_memory, larger_evaluation
+from memtune_runner.watch.unmet_requests import kept_memory, larger_evaluation
 
 SETTINGS = Settings(
     Plan.parse("fp32-ddp-none-mb4x2"), RunKind.TRAIN, "env", 8, 32, device=Device.VIRTUAL, gpu_memory_bytes=1 << 30

@@ -11,7 +11,7 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
-from memtune_runner.integrations import arguments
+from memtune_runner.integrations import huggingface_arguments
 from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.settings import Settings, SettingsError
 
@@ -30,7 +30,7 @@ def settings_of(plan: str, kind: RunKind = RunKind.TRAIN, device: Device = Devic
 
 
 def test_batch_and_precision_are_the_plans() -> None:
-    values = arguments.training_arguments(settings_of("bf16-ddp-full-mb4x8"))
+    values = huggingface_arguments.training_arguments(settings_of("bf16-ddp-full-mb4x8"))
     assert (values["per_device_train_batch_size"], values["gradient_accumulation_steps"]) == (4, 8)
     assert (values["bf16"], values["fp16"], values["auto_find_batch_size"]) == (True, False, False)
     assert (values["deepspeed"], values["fsdp"], values["fsdp_config"]) == (None, "", None)
@@ -39,7 +39,7 @@ def test_batch_and_precision_are_the_plans() -> None:
 
 
 def test_a_probe_is_shortened_in_every_place_that_says_how_long_a_step_is() -> None:
-    values = arguments.training_arguments(settings_of("fp16-z2-none-mb4x8", RunKind.PROBE))
+    values = huggingface_arguments.training_arguments(settings_of("fp16-z2-none-mb4x8", RunKind.PROBE))
     assert values["gradient_accumulation_steps"] == 2
     assert values["deepspeed"]["gradient_accumulation_steps"] == 2
     assert values["deepspeed"]["train_batch_size"] == 8
@@ -47,7 +47,7 @@ def test_a_probe_is_shortened_in_every_place_that_says_how_long_a_step_is() -> N
 
 
 def test_fsdp_settings() -> None:
-    values = arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oparam"))
+    values = huggingface_arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oparam"))
     assert values["fsdp_config"] == {
         "version": 2,
         "reshard_after_forward": False,
@@ -55,7 +55,7 @@ def test_fsdp_settings() -> None:
         "activation_checkpointing": False,
     }
     assert values["ddp_backend"] == "cuda:nccl,cpu:gloo", "gradients that wait on the host are clipped there"
-    assert "ddp_backend" not in arguments.training_arguments(settings_of("bf16-fsdp-none-mb1x1"))
+    assert "ddp_backend" not in huggingface_arguments.training_arguments(settings_of("bf16-fsdp-none-mb1x1"))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_fsdp_settings() -> None:
     ],
 )
 def test_optimizers_have_transformers_names(plan: str, optimizer: str | None) -> None:
-    values = arguments.training_arguments(settings_of(plan))
+    values = huggingface_arguments.training_arguments(settings_of(plan))
     assert values.get("optim") == optimizer
     assert values["tf32"] is True
 
@@ -84,19 +84,19 @@ def test_optimizers_have_transformers_names(plan: str, optimizer: str | None) ->
 )
 def test_what_cannot_be_carried_out_is_refused(plan: str, device: Device, reason: str) -> None:
     with pytest.raises(SettingsError, match=f"{plan} cannot be carried out by integration hf-trainer: .*{reason}"):
-        arguments.refuse(settings_of(plan, device=device))
-    arguments.refuse(settings_of("bf16-fsdp-none-mb1x1"))
+        huggingface_arguments.refuse(settings_of(plan, device=device))
+    huggingface_arguments.refuse(settings_of("bf16-fsdp-none-mb1x1"))
 
 
 def test_what_an_earlier_attempt_has_taught_is_kept() -> None:
     taught = replace(settings_of("bf16-z3-none-mb4x8"), sharded_save=True)
-    values = arguments.training_arguments(taught)
+    values = huggingface_arguments.training_arguments(taught)
     assert values["deepspeed"]["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is False
-    asks_for_the_whole = arguments.deepspeed(replace(taught, integration="accelerate"))
+    asks_for_the_whole = huggingface_arguments.deepspeed(replace(taught, integration="accelerate"))
     assert asks_for_the_whole is not None
     assert asks_for_the_whole["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is True
     fsdp = replace(settings_of("bf16-fsdp-none-mb4x8"), sharded_save=True)
-    assert arguments.training_arguments(fsdp)["fsdp_config"]["state_dict_type"] == "SHARDED_STATE_DICT"
+    assert huggingface_arguments.training_arguments(fsdp)["fsdp_config"]["state_dict_type"] == "SHARDED_STATE_DICT"
 
 
 class DistributedType(str, Enum):
@@ -136,7 +136,7 @@ def test_one_rank_is_no_distributed_training_unless_its_launcher_asks_for_anothe
 ) -> None:
     module, patches = SimpleNamespace(Accelerator=Accelerator, DistributedType=DistributedType), Patches()
     accelerated = Accelerator(SimpleNamespace(distributed_type=DistributedType(launched_with)))
-    arguments.leave_unwrapped(settings_of(plan), module, patches)
+    huggingface_arguments.leave_unwrapped(settings_of(plan), module, patches)
     assert accelerated.distributed_type is DistributedType(found)
     patches.undo()
     assert accelerated.distributed_type is DistributedType(launched_with)

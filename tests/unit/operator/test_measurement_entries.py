@@ -12,8 +12,8 @@ from small_jobs import make_job
 from memtune.api.status import PeakBytes, RunStatus
 from memtune.controller import Node, Observed
 from memtune.memory.measured_overhead import JobOutside, Remembered
-from memtune_operator.kubernetes import cached_measurements
-from memtune_operator.kubernetes.cached_measurements import (
+from memtune_operator.kubernetes import measurement_entries
+from memtune_operator.kubernetes.measurement_entries import (
     probed_subject,
     product_of,
     recall,
@@ -60,7 +60,7 @@ def test_a_person_can_read_what_it_is_about() -> None:
     ],
     ids=["image", "product", "world", "device", "slice"],
 )
-def test_nothing_else_is_taken_for_it(other: cached_measurements.Subject) -> None:
+def test_nothing_else_is_taken_for_it(other: measurement_entries.Subject) -> None:
     kept = remembering(filled(), "research", other, JobOutside(7, "three", 1))
     assert recall(kept, OF) == Remembered((ONE, TWO))
     assert recall(kept, other) == Remembered((JobOutside(7, "three", 1),))

@@ -13,9 +13,9 @@ from memtune.api import reasons
 from memtune.controller import Observed, Refusal
 from memtune.memory.measured_overhead import JobOutside, Remembered
 from memtune_operator.backend import Snapshot
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client
-from memtune_operator.kubernetes.measurements import Measurements
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.measurement_store import Measurements
 
 ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from memtune.api import KIND
 from memtune_operator.backend import Key
+from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Change, Client
 from memtune_operator.kubernetes.pod_reader import Gone, gone, index_of, run_of
-from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import ObjectKind
 from memtune_operator.pods.wrapping import Manifest
