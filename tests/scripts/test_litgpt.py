@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from script_material import HF_CONFIG, Material
-from script_runs import LENGTH, PROGRAMS, Ended, job, python, run, shrinking
+from script_runs import CHECKPOINTS, LENGTH, PROGRAMS, Ended, job, python, run, shrinking
 
 PLAN = "bf16-ddp-none-mb8x1-sdpa"
 # Of eight samples, what its layers pass on needs segments of 20 MiB.
@@ -28,8 +28,8 @@ def finetune(
         "--data": "JSON",
         "--data.json_path": material.instructions,
         "--data.val_split_fraction": 0.34,
-        "--train.global_batch_size": "$MEMTUNE_GLOBAL_BATCH",
-        "--train.micro_batch_size": "$MEMTUNE_MICRO_BATCH",
+        "--train.global_batch_size": "$(MEMTUNE_GLOBAL_BATCH)",
+        "--train.micro_batch_size": "$(MEMTUNE_MICRO_BATCH)",
         "--train.epochs": 3,
         "--train.max_seq_length": LENGTH,
         "--train.lr_warmup_steps": 1,
@@ -37,10 +37,10 @@ def finetune(
         "--eval.interval": 3,
         "--precision": "bf16-mixed",
         "--devices": 1,
-        "--out_dir": "$MEMTUNE_CHECKPOINT_PATH/out",
+        "--out_dir": f"{CHECKPOINTS}/out",
     }
-    words = " ".join([*(f"{name} {value}" for name, value in settings.items()), *more])
-    command = ["sh", "-c", f"exec litgpt finetune_full {model} {words}"]
+    words = (str(word) for setting in settings.items() for word in setting)
+    command = ["litgpt", "finetune_full", str(model), *words, *more]
     described = {"hfConfig": {**HF_CONFIG, "intermediate_size": WIDTH}}
     return run(job(command, PLAN, integration, model=described, **spec), directory, succeeds)
 
@@ -60,7 +60,7 @@ def test_litgpt_recovers_in_training_with_the_same_losses(
     model: Path, material: Material, undisturbed: Ended, tmp_path: Path
 ) -> None:
     shrunk = shrinking("64Mi", 5, "65%")
-    ended = finetune(model, material, tmp_path, "lightning", "--resume ${MEMTUNE_RESUME_FROM:-false}", resources=shrunk)
+    ended = finetune(model, material, tmp_path, "lightning", "--resume", "auto", resources=shrunk)
     first, last = ended.status["attempts"]
     assert (first["verdict"], first["phase"], first["evaluationBatch"]) == ("device-oom", "forward", 0)
     assert (last["verdict"], last["rung"], last["resumedSamples"]) == ("succeeded", "micro-batch", 32)
@@ -70,6 +70,6 @@ def test_litgpt_recovers_in_training_with_the_same_losses(
 
 
 def test_a_mistake_in_the_arguments_is_told(model: Path, material: Material, tmp_path: Path) -> None:
-    ended = finetune(model, material, tmp_path, "lightning", "--train.micro_batches 4", succeeds=False)
+    ended = finetune(model, material, tmp_path, "lightning", "--train.micro_batches", "4", succeeds=False)
     assert ended.status["attempts"][-1]["verdict"] == "user-error"
     assert "train.micro_batches" in ended.status["message"]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.api.reasons import SCRIPT_WARNING, SPEC_CHANGED
+from memtune.api.reasons import LAUNCHED, RELAUNCHED, SCRIPT_WARNING, SPEC_CHANGED
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.input.earlier_result import begin_anew, earlier_result
 from memtune_cli.input.job_file import read_job
@@ -155,6 +155,7 @@ class _Screen:
         self._story: JobView | None = None
         self._messages: list[str] = []
         self._warnings: list[str] = []  # of the script, over the whole job
+        self._is_launched = False  # whether an event has said which attempt trains now
 
     def say(self, line: str) -> None:
         """Print a line that is not an event."""
@@ -164,6 +165,7 @@ class _Screen:
         """Print an event."""
         self._display.tell(without_shown(event.message, self._messages))
         self._messages.append(event.message)
+        self._is_launched |= event.reason in (LAUNCHED, RELAUNCHED)
         if event.reason == SCRIPT_WARNING:
             self._warnings.append(event.message)
 
@@ -181,8 +183,10 @@ class _Screen:
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """Print what is new, and stop when the job is over."""
         view = with_local_path(after.manifest, self._directory)
-        for line in saying(self._story, view, self._messages, self._warnings):
-            self._display.tell(line)
+        self._is_launched &= view.status.phase in ("Launching", "Running")
+        if not self._is_launched:
+            for line in saying(self._story, view, self._messages, self._warnings):
+                self._display.tell(line)
         self._story, self._messages = view, []
         self._display.show(self._page())
         code = self._exit_code(after)

@@ -59,8 +59,15 @@ FRAMEWORKS = (
     Framework("Axolotl", (("axolotl",),), ("axolotl",), _HF_TRAINER),
     Framework("LLaMA-Factory", (("llamafactory-cli",), ("lmf",)), ("llamafactory", "llmtuner"), _HF_TRAINER),
 )
-# Prefixes of a command, which may have options and assignments of their own.
-_PREFIXES = (("exec",), ("env",), ("uv", "run"), ("poetry", "run"))
+# Prefixes of a command, which may have options and assignments of their own, and words of a shell before one.
+_PREFIXES = (
+    *((word,) for word in ("exec", "env", "nice", "nohup", "time", "timeout")),
+    *((word,) for word in ("if", "elif", "while", "until", "then", "else", "do", "!", "{")),
+    ("uv", "run"),
+    ("poetry", "run"),
+)
+# What options of prefixes are given, and how long `timeout` waits: numbers and names of signals or variables.
+_VALUE = re.compile(r"[\d.]+[smhd]?|[A-Z][A-Z0-9_]*")
 _MODULE = ("-m", "--module")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")
@@ -96,7 +103,7 @@ def _without_prefixes(words: Sequence[str]) -> list[str]:
         if prefix is None:
             break
         del command[: len(prefix)]
-        while command and command[0].startswith("-") and command[0] not in _MODULE:
+        while command and (command[0].startswith("-") or _VALUE.fullmatch(command[0])) and command[0] not in _MODULE:
             del command[0]
     return command
 
@@ -130,7 +137,7 @@ def _commands_in_shell(words: Sequence[str]) -> list[list[str]]:
     script = scripts[0].replace("\\\n", " ") if scripts else ""  # a line that goes on in the next
     for text in _BETWEEN_COMMANDS.split(script):
         try:
-            found.append(shlex.split(text, comments=True))
+            found.append(shlex.split(text.lstrip(" \t(").rstrip(" \t)"), comments=True))
         except ValueError:
             continue  # a quoted part was cut: it is not a command of its own
     return found

@@ -13,8 +13,8 @@ from pathlib import Path
 from memtune_runner.checkpoints.store import complete_checkpoints, directories
 from memtune_runner.rank.settings import Settings
 
-# MemTune's, the Trainer's and accelerate's names: directories with them are checkpoints, complete or not.
-_NAMES = re.compile(r"memtune-step-\d+-attempt-\d+(-\w+)?|checkpoint[-_]\d+(-next)?")
+# MemTune's, the Trainer's, accelerate's and LitGPT's names: directories with them are checkpoints, complete or not.
+_NAMES = re.compile(r"memtune-step-\d+-attempt-\d+(-\w+)?|checkpoint[-_]\d+(-next)?|step-\d{6}")
 
 
 def set_aside(root: Path, settings: Settings) -> None:

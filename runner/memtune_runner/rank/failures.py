@@ -48,14 +48,14 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
     own_exit_code = _own_exit_code(error)
     if own_exit_code == 0:
         return Failure(Ending.SUCCEEDED, 0, "")
-    for each in _chain(error):
+    for each in chain(error):
         ending = _ending_of_one(each)
         if ending is not None:
             return Failure(ending, EXIT_CODES[ending], _described(each))
-    without_handle = next((each for each in _chain(error) if NO_HANDLE.search(words_of(each))), None)
+    without_handle = next((each for each in chain(error) if NO_HANDLE.search(words_of(each))), None)
     if without_handle is not None and device_is_full():
         return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
-    is_consequence = any(CONSEQUENCE.search(words_of(each)) for each in _chain(error))
+    is_consequence = any(CONSEQUENCE.search(words_of(each)) for each in chain(error))
     message = _why_it_ended(error)
     return Failure(Ending.ERROR, own_exit_code, message, is_consequence, is_bad_command(error, message))
 
@@ -108,7 +108,7 @@ def _code_in_words(exit_code: int) -> str:
         return f"a worker ended with code {exit_code}"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the exception and its causes, outermost first, including those hidden by ``from None``."""
     waiting: list[BaseException] = [error]
     seen: set[int] = set()

@@ -120,7 +120,9 @@ def compute_dtype(module: torch.nn.Module) -> str | None:
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
         return None
     device = weight.device.type
-    if torch.is_autocast_enabled(device) and weight.dtype is not torch.float64:
+    # There is no autocast on the device meta, on which LitGPT counts the operations of a model.
+    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if is_cast and weight.dtype is not torch.float64:
         return dtype_name(torch.get_autocast_dtype(device))
     return dtype_name(weight.dtype)
 

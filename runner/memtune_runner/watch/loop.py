@@ -11,8 +11,9 @@ import dis
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from types import CodeType, FrameType
 
 # After these instructions control does not fall through. An unknown instruction of a newer Python counts as falling
@@ -44,6 +45,31 @@ class TrainingLoop:
         stepped_at = self._stepped_at
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         return bool(stepped_at) and frame is not None and not may_repeat(stepped_at, places(frame))
+
+    def is_left_by(self, errors: Iterable[BaseException]) -> bool:
+        """Whether an error and all behind it were raised where nothing can get back to the last step.
+
+        Of a ``raise`` beside the loop that stepped, this is unknown: it has no way back from within the loop either.
+        """
+        stepped_in = [code for code, _ in reversed(self._stepped_at)]
+        # One that was caught begins with the function that caught it.
+        raised = [list(dropwhile(lambda place: place[0] not in stepped_in, _raised_at(each))) for each in errors]
+        return any(raised) and not any(self._may_go_on(each, stepped_in) for each in raised if each)
+
+    def _may_go_on(self, raised: list[Place], stepped_in: list[CodeType]) -> bool:
+        code, offset = raised[-1]
+        if code in stepped_in and dis.opname[code.co_code[offset]] == "RAISE_VARARGS":
+            return True
+        return may_repeat(self._stepped_at[: len(stepped_in) - stepped_in.index(raised[0][0])], raised[::-1])
+
+
+def _raised_at(error: BaseException) -> list[Place]:
+    """Return the calls that an exception went through, outermost first."""
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        found.append((traceback.tb_frame.f_code, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    return found
 
 
 def places(frame: FrameType | None) -> list[Place]:

@@ -34,7 +34,7 @@ from memtune_runner.rank import (
     training_length,
 )
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.failures import Failure, of_bad_input, of_exception
+from memtune_runner.rank.failures import Failure, chain, of_bad_input, of_exception
 from memtune_runner.rank.hang_grace import Patience
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
@@ -170,7 +170,9 @@ class _Worker:
         failure = of_exception(error, self._watch.device_is_full)
         if failure.ending is Ending.ERROR and isinstance(error, SystemExit):
             failure = ending.out_of_memory(self._watch) or failure
-        if failure.ending is Ending.ERROR and self._length.is_over:
+        if failure.ending is Ending.ERROR and (
+            self._length.is_over or self._watch.training_loop.is_left_by(chain(error))
+        ):
             return failure._replace(message=f"after its training had ended: {failure.message}")
         return failure
 

@@ -92,3 +92,29 @@ def test_ranks_that_were_given_the_checkpoint_save_as_the_first_one_does(
     again = train_both(1, **newest_in(tmp_path))
     assert [each.exit_code for each in again] == [0, 0], again[0].output[-3000:]
     assert again[0].report.checkpoint_samples == 12, "six before, and three steps of two"
+
+
+def test_a_fabric_loop_that_finds_its_own_file_goes_on_from_the_newest_complete_checkpoint(tmp_path: Path) -> None:
+    variables = {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(tmp_path / "store")}
+
+    def train_anew(attempt: int, **more: str) -> watched.Outcome:
+        own = tmp_path / f"ranks-{attempt}"
+        own.mkdir()
+        script = PROGRAMS / "fabric_finds_own.py"
+        return watched.run(script, PLAN, own, 1, ATTEMPT=str(attempt), **variables, **more)[0]
+
+    whole = train_anew(0)
+    assert "begins after step 0" in whole.output
+    assert "tests step 1" in whole.output
+    # Its own file of step 4 is newer: the run ended between the two saves.
+    third = next((tmp_path / "store").glob("memtune-step-00000003-*"))
+    again = train_anew(1, RESUME_FROM=str(third), RESUME_SAMPLES="6")
+    assert again.exit_code == 0, again.output[-3000:]
+    assert "begins after step 3" in again.output
+    assert "tests step 1" in again.output, "what it loads after the training is its own"
+    assert again.report.checkpoint_samples == 8
+    (tmp_path / "own" / "step-4" / "state.pth").unlink()
+    unknown = train_anew(2)
+    assert "begins after step 3" in unknown.output
+    assert "the samples before it are not counted; remove it to begin at step 0: " in unknown.report.warnings
+    assert unknown.report.warnings.endswith("step-3/state.pth")

@@ -99,6 +99,8 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert list((state / "checkpoints").iterdir()), "checkpoints stay with the job's state"
     assert not MOUNTED.exists()
     assert "predicted" in said
+    assert "attempt 1 trains on" in said
+    assert "[Running]" not in said, "the line before has said it"
     assert "trained to its end" in said
     assert status["trainedSamples"] == status["totalSamples"] > 0
     assert f"{status['totalSamples']:,} of {status['totalSamples']:,} samples" in said.replace("\n", " ")

@@ -19,6 +19,27 @@ PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 # Each integration is also started as users have it: the hooks are there before the libraries. A plan of DeepSpeed
 # imports the most of them.
 ANEW = Workers(anew=True)
+_STOPS_EARLY = """
+import sys, torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    model(torch.randn(4, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 2 and sys.argv[1] == "within":
+        raise OSError("the upload failed")
+    if step == 2:
+        break
+
+
+def upload():
+    raise OSError("the upload failed")
+
+
+upload()
+"""
 
 
 @pytest.mark.parametrize(
@@ -134,6 +155,16 @@ def test_a_failure_behind_a_fit_of_lightning_is_told_as_such(tmp_path: Path) -> 
     told = {"INTEGRATION": "lightning", "RUN": "own-train-1", "ATTEMPT": "1"}
     ((_, report, said),) = run(script, "bf16-ddp-none-mb4x2", tmp_path, 1, **told)
     assert report.message == "after its training had ended: OSError: the upload failed", said[-3000:]
+
+
+@pytest.mark.parametrize(("fails", "words"), [("within", ""), ("behind", "after its training had ended: ")])
+def test_a_failure_behind_a_loop_that_stopped_early_is_told_as_such(fails: str, words: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_STOPS_EARLY)
+    told = {"INTEGRATION": "env", "RUN": "own-train-1", "ATTEMPT": "1"}
+    ((_, report, said),) = run(script, "fp32-ddp-none-mb4x1", tmp_path, 1, [fails], **told)
+    assert report.message == f"{words}OSError: the upload failed", said[-3000:]
+    assert report.steps == 3
 
 
 @pytest.mark.parametrize("integration", ["hf-trainer", "accelerate"])

@@ -57,7 +57,7 @@ def test_the_package_of_the_other_name_is_served_as_well(tmp_path: Path) -> None
     ("mistake", "plan", "message"),
     [
         ("accumulates-by-epoch", "fp32-ddp-none-mb2x2", "callback GradientAccumulationScheduler"),
-        ("steps-by-itself", "fp32-ddp-none-mb2x2", "automatic_optimization = False"),
+        ("steps-by-itself", "fp32-ddp-none-mb2x2", r"= False: .*; set tuning\.space\.microBatch \[4\]"),
         ("joint-setup", "fp32-fsdp-none-mb2x2", r"optimizer = fabric.setup_optimizers\(optimizer\)"),
         ("fabric", "fp32-z2-none-mb2x2", r"leave only ddp and fsdp in tuning\.space\.backends"),
     ],

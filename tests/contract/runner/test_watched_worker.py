@@ -40,6 +40,7 @@ from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
 from memtune_runner.watch import components, watching
 from memtune_runner.watch.ending import _samples
+from memtune_runner.watch.engines import compute_dtype
 
 RANK = Rank(0, 0, 1, 1, 0)
 WIDTH = 16
@@ -928,3 +929,7 @@ def test_every_rank_has_its_share_of_what_rank_0_alone_has_loaded() -> None:
     load: Any = SimpleNamespace(samples=81, is_done=False)
     told = [_samples(watch, Rank(rank, rank, 4, 4, 0), load, TrainingLength()) for rank in range(4)]
     assert [each["trained_samples"] for each in told] == [41, 40, 40, 40]
+
+
+def test_a_model_on_the_device_meta_has_a_dtype() -> None:
+    assert compute_dtype(torch.nn.Linear(2, 2, device="meta")) == "float32"

@@ -142,6 +142,9 @@ def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
         ["bash", "-ec", "pip list\nA=1 /opt/own/bin/python train.py; echo ended"],
         ["bash", "-c", "torchrun \\\n  train.py\ntorchrun --version"],
         ["litgpt", "finetune_full"],
+        ["timeout", "--signal", "INT", "2h", "torchrun", "train.py"],
+        ["sh", "-c", "(cd / && nice -n 5 torchrun train.py)"],
+        ["sh", "-c", "if [ -f done ]; then exit; fi; if torchrun train.py; then touch done; fi"],
     ],
 )
 def test_the_torch_of_a_shell_and_of_a_console_script_is_that_of_their_python(

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from memtune_runner.watch.loop import Place, may_repeat, places
+from memtune_runner.watch.loop import Place, TrainingLoop, may_repeat, places
 
 Mark = Callable[[], None]
 Script = Callable[[Mark, Mark], None]
@@ -302,3 +302,65 @@ def test_a_loop_that_nothing_leads_back_to_is_left(script: Script) -> None:
 @pytest.mark.parametrize("script", NOT_LEFT)
 def test_a_loop_that_may_go_on_is_not_left(script: Script) -> None:
     assert asked(script)
+
+
+class UploadError(Exception):
+    """No script here catches it."""
+
+
+def left_by(script: Script, *, steps: bool = True) -> bool:
+    """Whether the script fails behind its loop, if its last query fails."""
+    loop, queries = TrainingLoop(), 0
+
+    def count() -> None:
+        nonlocal queries
+        queries += 1
+
+    def fail() -> None:
+        nonlocal queries
+        queries -= 1
+        if not queries:
+            raise UploadError
+
+    script(lambda: None, count)
+    try:
+        script(loop.stepped if steps else lambda: None, fail)
+    except UploadError as error:
+        return loop.is_left_by([error])
+    raise AssertionError("it should have failed")
+
+
+@pytest.mark.parametrize("script", LEFT)
+def test_what_fails_behind_a_loop_has_left_it(script: Script) -> None:
+    assert left_by(script)
+
+
+@pytest.mark.parametrize("script", [each for each in NOT_LEFT if each is not in_the_step])
+def test_what_fails_in_a_loop_has_not_left_it(script: Script) -> None:
+    assert not left_by(script)
+
+
+def test_nothing_has_left_a_loop_that_made_no_step() -> None:
+    assert not left_by(plain, steps=False)
+
+
+def test_an_error_that_stands_for_one_of_the_loop_has_not_left_it() -> None:
+    loop = TrainingLoop()
+
+    def train() -> None:
+        for _ in range(2):
+            loop.stepped()
+            raise UploadError
+
+    def main() -> None:
+        try:
+            train()
+        except UploadError:
+            sys.exit(1)
+
+    with pytest.raises(SystemExit) as caught:
+        main()
+    within = caught.value.__context__
+    assert within is not None
+    assert loop.is_left_by([caught.value])
+    assert not loop.is_left_by([caught.value, within])

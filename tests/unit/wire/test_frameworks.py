@@ -24,6 +24,12 @@ from memtune.wire.frameworks import FRAMEWORKS, framework_of
         (["bash", "-c", "A=1 exec env B=2 uv run axolotl train"], "Axolotl"),
         (["bash", "-c", "set -e\nlitgpt \\\n  finetune_full \\\n  model\n"], "LitGPT"),
         (["env", "A=1", "bash", "-c", "ray job submit -- python train.py"], "Ray Train"),
+        (["timeout", "-k", "30", "-s", "INT", "2h", "litgpt", "pretrain"], "LitGPT"),
+        (["nice", "-n", "10", "env", "-u", "DEBUG", "A=1", "litgpt", "pretrain"], "LitGPT"),
+        (["bash", "-c", "(cd /data && litgpt pretrain)"], "LitGPT"),
+        (["bash", "-c", "if [ -f a ]; then nice litgpt pretrain; else exec torchrun train.py; fi"], "LitGPT"),
+        (["bash", "-c", "until timeout 2h litgpt pretrain; do sleep 5; done"], "LitGPT"),
+        (["bash", "-c", "for seed in 1 2; do litgpt pretrain --seed $seed; done"], "LitGPT"),
     ],
 )
 def test_a_command_names_its_framework(command: list[str], name: str) -> None:
@@ -40,6 +46,8 @@ def test_a_command_names_its_framework(command: list[str], name: str) -> None:
         ["tune", "--epochs", "3"],
         ["bash", "-c", "NAME='litgpt; ray' python train.py"],
         ["bash", "train.sh"],
+        ["timeout"],
+        ["bash", "-c", "if true; then echo litgpt; fi"],
         ["bash", "-c", "ray stop --force; torchrun train.py"],
         ["bash", "-c", "ray start --head && accelerate launch grpo.py"],
         ["ray", "start", "--head"],

@@ -13,7 +13,7 @@ from memtune_runner.checkpoints import lightning, manifest
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
-from memtune_runner.rank import phases
+from memtune_runner.rank import phases, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.training_length import TrainingLength
 
@@ -48,7 +48,7 @@ def install(
         patches.wrap(module.Fabric, "setup_optimizers", state.setup_optimizers)
         patches.wrap(module.Fabric, "setup_dataloaders", _setup_dataloaders(settings, length))
         patches.wrap(module.Fabric, "save", lightning.save_aside if probe is not None else _save(settings, trained))
-        patches.wrap(module.Fabric, "load", _load(settings))
+        patches.wrap(module.Fabric, "load", _load(settings, trained))
 
     imports.when_imported(f"{package}.fabric", wrap_fabric)
 
@@ -150,12 +150,9 @@ def _with(loader: Any, inner: Any) -> Any:
 
 def _save(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
     def save(inherited: Inherited, fabric: Any, path: Any, state: Any, *args: Any, **kwargs: Any) -> None:
-        from torch.optim import Optimizer
-
         with phases.during(Phase.SAVE):
             inherited(fabric, path, state, *args, **kwargs)
-        # Weights alone are a result; a training resumes from weights with their optimizer.
-        if any(isinstance(each, Optimizer) for each in state.values()):
+        if _is_resumable(state):
             # Only the first rank may know of the resume: it may have read the checkpoint for all.
             done = fabric.broadcast(trained())
             lightning.keep(settings, lambda directory: inherited(fabric, directory, state), done)
@@ -163,10 +160,25 @@ def _save(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
     return save
 
 
-def _load(settings: Settings) -> Inherited:
+def _is_resumable(state: dict[str, Any]) -> bool:
+    """Whether a state has an optimizer. Weights alone are a result, or what a training begins with."""
+    from torch.optim import Optimizer
+
+    return any(isinstance(each, Optimizer) for each in state.values())
+
+
+def _load(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
+    """Return the wrapper of ``Fabric.load``: a training loads the resolved checkpoint, whatever the script found."""
+
     def load(inherited: Inherited, fabric: Any, path: Any, state: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # A script may load initial weights, too.
-        if settings.resume_from is None or Path(path) != settings.resume_from:
+        resumes = bool(state) and _is_resumable(state) and trained().steps <= settings.resumed_step
+        if settings.resume_from is None and resumes and not settings.is_probe:
+            script_warnings.warn(
+                "the script went on from a file that is no checkpoint of MemTune's, so the samples before it are not "
+                f"counted; remove it to begin at step 0: {path}",
+                once="unknown state",
+            )
+        if settings.resume_from is None or not (resumes or Path(path) == settings.resume_from):
             return inherited(fabric, path, state, *args, **kwargs)
         result = inherited(fabric, lightning.resume_from(settings, path), state, *args, **kwargs)
         if state is not None:

@@ -190,8 +190,8 @@ def _check_optimization(module: Any, settings: Settings) -> None:
     if not getattr(module, "automatic_optimization", True) and settings.plan.accumulation > 1:
         raise BadInputError(
             f"{type(module).__name__} has automatic_optimization = False: it steps by itself, and no Trainer can let "
-            f"it accumulate the {settings.plan.accumulation} micro-batches of plan {settings.plan}; remove that line, "
-            "or use integration sdk"
+            f"it accumulate the {settings.plan.accumulation} micro-batches of plan {settings.plan}; set "
+            f"tuning.space.microBatch [{settings.global_batch // settings.world}] for plans that do not accumulate"
         )
 
 
