@@ -136,6 +136,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         gradient_shards=shards if stage >= 2 else 1,
         state_shards=shards if stage >= 1 else 1,
         checkpointing=_checkpointing(cells),
+        checkpoints_half="every second layer" in notes,
         attention=_attention(cells, shape),
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
@@ -152,6 +153,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         upcasts_scores="softmax in 16 bits" not in notes,
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         counts_layers="transformers' model" in notes,
+        casts_frozen="frozen weights in 16 bits" in notes,
         builds_whole="built whole" in notes,
         # The published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
         keeps_gathered=backend == "deepspeed" and stage >= 3 and "built whole" in notes,
@@ -242,10 +244,13 @@ def _checkpointing(cells: Cells) -> Checkpointing:
 
 
 def _attention(cells: Cells, shape: Shape) -> Attention:
-    if cells["attention_kind"] == "eager" or shape.attention_softcap:
+    # torch's scaled_dot_product_attention runs a flash kernel too, but on keys and values repeated for every head. That
+    # of transformers leaves out a cap of scores (4.49, sdpa_attention.py).
+    by_torch = cells["attention"].startswith("sdpa")
+    is_capped = shape.attention_softcap and not (by_torch and "transformers' model" in cells["notes"])
+    if cells["attention_kind"] == "eager" or is_capped:
         return Attention.EAGER
-    # torch's scaled_dot_product_attention runs a flash kernel too, but on keys and values repeated for every head.
-    return Attention.SDPA if cells["attention"].startswith("sdpa") else Attention.FLASH
+    return Attention.SDPA if by_torch else Attention.FLASH
 
 
 # A source that knows these always states them, even if as none.

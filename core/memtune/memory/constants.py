@@ -41,10 +41,10 @@ DEFAULT_TRUST: Mapping[str, float] = {
 # How far a job of which nothing was measured may be off as a whole, beside its components: the half-width of the 95%
 # interval by class of plans. Written by `python bench/job_widths.py --write`, never by hand.
 JOB_WIDTHS: Mapping[str, float] = {
-    "whole": 0.13,
-    "adapter": 0.14,
-    "sharded": 0.28,
-    "quantized": 0.13,
+    "whole": 0.12,
+    "adapter": 0.11,
+    "sharded": 0.26,
+    "quantized": 0.12,
 }
 
 

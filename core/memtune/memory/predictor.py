@@ -183,7 +183,7 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
 
 def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:
     """The peaks of a recipe without a plan, such as a published measurement of another framework."""
-    belief = Belief.prior(constants)
+    belief = Belief.prior(constants, recipe.counts_layers)
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)
     packed, needs = (table[packing_class(shape, recipe)] for table in (PACKINGS, NEEDS))

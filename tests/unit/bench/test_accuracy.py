@@ -166,6 +166,21 @@ def test_deepspeed_has_the_buckets_of_its_stage(stage: str, gpus: str, notes: st
     assert built.keeps_gathered == (stage == "3")
 
 
+def test_what_only_notes_say_of_a_program() -> None:
+    assert not row(checkpointing="full").recipe.checkpoints_half
+    assert row(checkpointing="full", notes="every second layer").recipe.checkpoints_half
+    quantized = {"lora_rank": "8", "base_quant": "nf4"}
+    assert row(**quantized).recipe.fp32_residuals
+    assert not row(**quantized, notes="frozen weights in 16 bits").recipe.fp32_residuals
+
+
+def test_transformers_leave_out_a_cap_of_scores_that_torch_s_attention_does_not_know() -> None:
+    gemma = {"model": "gemma-2-9b", "attention_kind": "flash", "attention": "sdpa"}
+    assert row(**gemma, notes="transformers' model").recipe.attention is Attention.SDPA
+    assert row(**gemma).recipe.attention is Attention.EAGER
+    assert row(**{**gemma, "attention_kind": "eager"}, notes="transformers' model").recipe.attention is Attention.EAGER
+
+
 def test_other_words_for_the_same_thing() -> None:
     plain = row(lora_rank="8", lora_targets="q,v", base_quant="nf4")
     assert row(lora_rank="8", lora_targets="q_proj v_proj", base_quant="NF4").shape == plain.shape

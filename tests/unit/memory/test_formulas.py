@@ -517,6 +517,19 @@ def test_adapters_of_cross_attention_and_of_fused_modules_read_what_these_read()
     assert phi.adapter_reads == 3 * 3072 + 8192
 
 
+def test_every_second_layer_may_be_checkpointed() -> None:
+    shape = shape_of(LLAMA_2_7B, None)
+    half = replace(_recipe("bf16-fsdp-full-mb1x8"), checkpoints_half=True)
+
+    def kept(recipe: Recipe) -> float:
+        return sum(term.bytes for term in activation_terms(shape, recipe, CLEAN) if term.name == "activations")
+
+    # 16 layers keep their input, 2 bytes of 4096, and 16 all: with flash attention and eager norms that is 12 bytes of
+    # each norm, 2 x 4 x 4096 of attention with 4 a head, and 2 x 4 x 11008 of the feed-forward.
+    whole = 2 * (4 + 2 + 2) * 4096 + 2 * 4 * 4096 + 4 * 32 + 2 * 4 * 11008
+    assert kept(half) == pytest.approx(16 * 4096 * (2 * 4096 + whole))
+
+
 def test_what_deepspeed_did_before_2026_by_hand() -> None:
     shape, vocabulary = shape_of(LLAMA_2_7B, None), 32_000 * 4096
     stage_3 = replace(_recipe("bf16-z3-none-mb1x8"), weight_shards=8)
@@ -528,9 +541,10 @@ def test_what_deepspeed_did_before_2026_by_hand() -> None:
 
     # Products of torch's own keep gathered weights for the backward pass, all but the embedding and the last norm.
     few, kept = gathered(stage_3), replace(stage_3, keeps_gathered=True)
-    assert gathered(kept) == pytest.approx(2 * (P - vocabulary - 4096))
-    # What is recomputed is gathered anew; the head is within the limit of live parameters.
-    assert gathered(replace(kept, checkpointing=FULL)) == few
+    # The head is gathered a second time.
+    assert gathered(kept) == pytest.approx(2 * (P - vocabulary - 4096) + 2 * vocabulary)
+    # What is recomputed is gathered anew: the head alone is kept beside the live parameters.
+    assert gathered(replace(kept, checkpointing=FULL)) == few + 2 * vocabulary
     # Offloaded master weights come back in fp32, and weights are not flattened on the GPU.
     older = replace(offload, older_deepspeed=True)
     assert [term.bytes for term in step_transients(shape, older)] == [4.0 * P / offload.state_shards]

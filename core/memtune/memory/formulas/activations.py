@@ -278,6 +278,8 @@ def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) 
         kept = min(selective_bytes(shape, recipe), whole)
         kept_crossing = min(_selective_cross_bytes(shape, recipe), crossing)
         return kept, kept_crossing, whole - kept + crossing - kept_crossing
+    if recipe.checkpoints_half:
+        return (boundary + whole) / 2, crossing / 2, whole + crossing
     every = min(recipe.checkpointing.every, shape.layers) if mode == "every" else 1
     return boundary / every, 0.0, (whole + crossing) * every
 

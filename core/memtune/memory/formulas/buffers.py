@@ -78,9 +78,11 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         terms = [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
         if recipe.keeps_gathered:
             # Products of torch's own keep the storage of gathered weights (deepspeed#8189): the layers' until their
-            # backward pass, if they are not recomputed, and the head's.
+            # backward pass, if they are not recomputed, and the head's, which is gathered a second time. The live
+            # parameters are the head and, up to the limit, layers that were not released.
+            table = shape.vocab * shape.hidden
             layers = shape.layers * shape.layer if recipe.checkpointing.mode == "none" else 0
-            kept = max(float(layers + shape.vocab * shape.hidden) - live, 0.0) / recipe.tensor_parallel
+            kept = (max(float(layers + table) - live, 0.0) + table) / recipe.tensor_parallel
             template, parts = "{:,.0f} parameters kept for the backward pass x {} B", (kept, recipe.compute_bytes)
             size, phases = kept * recipe.compute_bytes, (FORWARD, LOSS, BACKWARD)
             terms.append(Term("gathered units", size, phases, template, parts, "deepspeed#8189"))

@@ -50,7 +50,8 @@ class Recipe:
     variable holds those of its last batch; with `drops_outputs` none but those that the loss saved are left when the
     backward pass begins. A loss that `shifts_logits` copies them for that. `upcasts_scores` says that an eager softmax
     is in fp32. With `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep
-    what is counted and nothing else. An engine that `casts_frozen` weights puts them into the compute format. With
+    what is counted and nothing else. With `checkpoints_half` only every second layer is checkpointed. An
+    engine that `casts_frozen` weights puts them into the compute format. With
     `whole_logits` and `whole_embedding` tensor parallelism does not split them. With `builds_whole` the model is on the
     GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's own if known;
     `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products with a quantized
@@ -77,6 +78,7 @@ class Recipe:
     gradient_shards: int = 1
     state_shards: int = 1
     checkpointing: Checkpointing = NO_CHECKPOINTING
+    checkpoints_half: bool = False
     attention: Attention = Attention.FLASH
     fused_loss: bool = False
     chunked_loss: bool = False
