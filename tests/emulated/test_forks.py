@@ -71,7 +71,9 @@ def test_forks_measure_what_new_pythons_do(tmp_path: Path, monkeypatch: pytest.M
         assert fork["outcome"] == "completed", fork
         assert abs(fork["hostPeakBytes"] - alone["hostPeakBytes"]) < _HOST_BYTES
         for each in (fork, alone):
-            each["largest"] = [(site["line"], site["tensors"], site["bytes"]) for site in each["history"]["largest"]]
+            # Without directories: each call has a copy of the runner in its own.
+            sites = each["history"]["largest"]
+            each["largest"] = [(Path(site["line"]).name, site["tensors"], site["bytes"]) for site in sites]
             for name in _OF_THE_MACHINE:
                 del each[name]
         assert fork == alone
