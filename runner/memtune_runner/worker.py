@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 
@@ -21,8 +21,11 @@ from memtune_runner.rank.settings import SettingsError, read_settings
 from memtune_runner.watch import watching
 
 
-def main(words: Sequence[str]) -> int:
-    """Run ``KIND TARGET ARGUMENTS...`` as this rank and return the exit code."""
+def main(words: Sequence[str], ready: Callable[[], None] = lambda: None) -> int:
+    """Run ``KIND TARGET ARGUMENTS...`` as this rank and return the exit code.
+
+    ``ready`` is called once the environment is that of the script.
+    """
     rank = Rank.read(os.environ)
     # Below a program, only one of several processes may train; a worker that does not train is a mistake.
     must_train = environment.HOOKED not in os.environ
@@ -38,6 +41,7 @@ def main(words: Sequence[str]) -> int:
     stacks.print_on_signal()
     # This must precede the import of torch.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
+    ready()
     directory = ranks.own_directory(os.environ)
     try:
         with (

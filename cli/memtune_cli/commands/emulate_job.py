@@ -17,6 +17,7 @@ from memtune.gpus.gpu import chip_of
 from memtune.plans.plan import Plan
 from memtune_cli.commands.run import install_runner
 from memtune_cli.errors import InputError
+from memtune_cli.input.emulated_forks import EmulatedForks
 from memtune_cli.input.emulated_job import EmulationRefusedError, emulated, prepare
 from memtune_cli.input.job_file import read_case, shown_name
 from memtune_cli.input.prediction_case import PredictionCase
@@ -107,9 +108,10 @@ def _emulated(
     install_runner(directory)
     prepare(job, directory)
     results = []
-    for number, plan in enumerate(plans, start=1):
-        snapshot = Path(arguments.snapshot).absolute() if arguments.snapshot and number == 1 else None
-        results.append(emulated(job, plan, number, directory, arguments.time_limit, snapshot))
+    with EmulatedForks(plans, directory, arguments.time_limit) as forks:
+        for number, plan in enumerate(plans, start=1):
+            snapshot = Path(arguments.snapshot).absolute() if arguments.snapshot and number == 1 else None
+            results.append(emulated(job, plan, number, directory, arguments.time_limit, snapshot, forks))
     return results
 
 

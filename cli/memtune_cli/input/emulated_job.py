@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memtune.api import Job
     from memtune.plans.plan import Plan
     from memtune.wire.report import Report
+    from memtune_cli.input.emulated_forks import EmulatedForks, Process
 
 # The defaults of `memtune emulate` and of the pytest plugin.
 GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
@@ -75,7 +76,7 @@ def prepare(job: Job, directory: Path) -> None:
 
 
 def emulated(
-    job: Job, plan: Plan, number: int, directory: Path, time_limit: int, snapshot: Path | None
+    job: Job, plan: Plan, number: int, directory: Path, time_limit: int, snapshot: Path | None, forks: EmulatedForks
 ) -> dict[str, Any]:
     """Run a few steps of the job's command under a plan; return how it ended and its memory."""
     from memtune.wire import environment
@@ -94,16 +95,13 @@ def emulated(
     started = time.monotonic()
     if checkpoints := variables.get(environment.CHECKPOINT_PATH):
         Path(checkpoints).mkdir(parents=True, exist_ok=True)
-    code = _run(words, variables, command.workdir, time_limit)
+    code = _run(forks.start(plan, words, variables, command.workdir), time_limit)
     found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     return _result(plan, code, time.monotonic() - started, _report(own), found)
 
 
-def _run(words: list[str], variables: dict[str, str], workdir: Path, time_limit: int) -> int | None:
-    """Run the command with its output on stderr; return its exit code, or None after a timeout."""
-    process = subprocess.Popen(
-        words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
-    )
+def _run(process: Process, time_limit: int) -> int | None:
+    """Wait for a run with its output on stderr; return its exit code, or None after a timeout."""
     assert process.stdout is not None
     shown = threading.Thread(target=_show, args=(process.stdout,), daemon=True)
     shown.start()

@@ -80,6 +80,8 @@ EMULATED_GPU = "MEMTUNE_EMULATED_GPU"
 # From `memtune emulate JOB.yaml` to the rank that it runs: where to write the emulation's result, and a snapshot.
 EMULATED_RESULT = "MEMTUNE_EMULATED_RESULT"
 EMULATED_SNAPSHOT = "MEMTUNE_EMULATED_SNAPSHOT"
+# From `memtune emulate JOB.yaml` to a rank from which those of several plans are forked: the socket for requests.
+EMULATED_FORKS = "MEMTUNE_EMULATED_FORKS"
 
 # The runner sets these from the plan and the run, before torch is imported. A user's value would contradict it.
 OWNED_BY_RUNNER = frozenset(
@@ -101,7 +103,7 @@ FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_STEP, RESUME_SAMPLES)
 _INTERNAL = frozenset(
     {
         *(TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS),
-        *(EMULATED_CACHE, EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT),
+        *(EMULATED_CACHE, EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT, EMULATED_FORKS),
     }
 )
 # What a command may refer to as $(NAME). Each is set in every run, or empty.

@@ -30,11 +30,11 @@ def run(kind: Kind, target: str, arguments: Sequence[str]) -> None:
         _run_file(str(Path(target).absolute()), main)  # the script may change directory
     elif kind is Kind.MODULE:
         sys.argv[:] = [target, *arguments]
-        _put_first(str(Path.cwd()))
+        put_first(str(Path.cwd()))
         _run_as_main(target)
     else:
         sys.argv[:] = ["-c", *arguments]
-        _put_first("")
+        put_first("")
         exec(compile(target, "<string>", "exec", dont_inherit=True), main.__dict__)
 
 
@@ -44,7 +44,7 @@ def _run_file(path: str, main: types.ModuleType) -> None:
         sys.path.insert(0, path)
         _run_as_main("__main__", alter_argv=False)
         return
-    _put_first(str(Path(path).resolve().parent))
+    put_first(str(Path(path).resolve().parent))
     loader: SourceFileLoader | SourcelessFileLoader = SourceFileLoader("__main__", path)
     if path.endswith(".pyc"):
         loader = SourcelessFileLoader("__main__", path)
@@ -55,10 +55,18 @@ def _run_file(path: str, main: types.ModuleType) -> None:
     exec(code, main.__dict__)
 
 
-def _put_first(directory: str) -> None:
+def put_first(directory: str) -> None:
     """Put the script's directory first on sys.path, unless Python was started with safe_path."""
     if not getattr(sys.flags, "safe_path", False):  # Python 3.11 and later
         sys.path.insert(0, directory)
+
+
+def exit_code(error: SystemExit) -> int:
+    """Return the exit code as Python would: None is 0; a message is printed and is 1."""
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
 
 
 def show_error(error: BaseException, caller: str) -> None:

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memtune.wire.report import Phase
-from memtune_runner.rank.user_code import is_user_file
+from memtune_runner.rank.user_code import is_library_file, is_user_file
 
 # How many events torch keeps, each with its stack; the oldest are dropped.
 MOST_EVENTS = 1_000_000
 KINDS = tuple(str(phase) for phase in Phase)
 _MOST_SITES = 20
 _MOST_POINTS = 1600
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
 # torch and MemTune's own code, which are not the line that allocated.
 _INNER = ("/torch/", "/memtune_runner/emulated/", "/memtune_runner/watch/", "<")
 _NOBODY = "no line of Python"
@@ -96,16 +95,12 @@ def _largest(blocks: Sequence[_Block]) -> list[dict[str, Any]]:
 def _site(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Return the user's line, and the innermost line outside torch if it is another."""
     outer = [each for each in frames if not any(part in each["filename"] for part in _INNER)]
-    own = (each for each in outer if is_user_file(each["filename"]) and not _is_library(each["filename"]))
+    own = (each for each in outer if is_user_file(each["filename"]) and not is_library_file(each["filename"]))
     users, within = next(own, None), next(iter(outer), None)
     if within is None:
         return _NOBODY, ""
     line = _line(users or within)
     return line, "" if users in (None, within) else f"{_line(within)} {within['name']}"
-
-
-def _is_library(file: str) -> bool:
-    return any(part in file for part in _LIBRARIES)
 
 
 def _line(frame: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from memtune_runner.emulated.values import Values
 from memtune_runner.rank.imports import ImportWatch
@@ -29,11 +29,15 @@ _TIMED = (
 class Emulation:
     """One process on the emulated GPU, as one of ``ranks``."""
 
+    inherited: ClassVar[Emulation | None] = None
+    """That of the parent from which this process was forked after the import of torch."""
+
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._compilations = 0
         self._values = Values()
         self.active = ExitStack()
+        self._file_bytes = 0
 
     @property
     def made_up_sizes(self) -> int:
@@ -67,6 +71,15 @@ class Emulation:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following())
 
+    def inherit(self) -> None:
+        """Have processes that are forked from now on be of this emulation."""
+        Emulation.inherited = self
+        self._file_bytes = _status_bytes("RssFile")
+
+    def _host_peak_bytes(self) -> int:
+        # A fork begins with the memory of its parent, but for pages of files, which it maps again as it needs them.
+        return _status_bytes("VmHWM") + max(self._file_bytes - _status_bytes("RssFile"), 0)
+
     def _count_compilations(self, torch: ModuleType) -> None:
         """Count compiled functions: they run uncompiled, and the result says so."""
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
@@ -82,7 +95,7 @@ class Emulation:
         """Return the emulation's own measurements, and what makes its numbers less certain."""
         library = ctypes.CDLL(None)
         return {
-            "hostPeakBytes": _host_peak_bytes(),
+            "hostPeakBytes": self._host_peak_bytes(),
             "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
             "kernelLaunches": _number(library, "emulated_launches"),
             "matrixProducts": {
@@ -182,7 +195,7 @@ def stub_calls(library: Any) -> Iterator[tuple[str, int]]:
         name_at, calls_at = name_at + len(name) + 1, calls_at + ctypes.sizeof(ctypes.c_uint64)
 
 
-def _host_peak_bytes() -> int:
+def _status_bytes(name: str) -> int:
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    match = re.search(rf"{name}:\s+(\d+) kB", status)
     return int(match[1]) * 1024 if match else 0

@@ -28,7 +28,7 @@ class EmulatedRank:
     """Does nothing until attached; a rank on another device never is."""
 
     def __init__(self, ranks: int) -> None:
-        self._emulation = Emulation(ranks)
+        self._emulation = Emulation.inherited or Emulation(ranks)
         self._torch: ModuleType | None = None
         self._peaks: PhasePeaks | None = None
 
@@ -39,7 +39,8 @@ class EmulatedRank:
         self._torch, self._peaks = torch, PhasePeaks(torch)
         keeps_history = environment.EMULATED_RESULT in os.environ
         statistics = EmulatedStatistics(settings.budget_from_step, self._peaks, keeps_history, self._emulation)
-        self._emulation.torch_imported(torch)
+        if self._emulation is not Emulation.inherited:
+            self._emulation.torch_imported(torch)
         enter_children()
         return statistics
 

@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
                 os.environ.setdefault(name, value)
             run_target.run(Kind(task["kind"]), task["target"], task["arguments"])
     except SystemExit as error:
-        code, ending = _exit_code(error), {"message": error.code if isinstance(error.code, str) else ""}
+        code, ending = run_target.exit_code(error), {"message": error.code if isinstance(error.code, str) else ""}
     except BaseException as error:
         run_target.show_error(error, __file__)
         code, ending = 1, session.ending_of(error)
@@ -57,14 +57,6 @@ def main(words: Sequence[str]) -> int:
 
 def _end(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def _exit_code(error: SystemExit) -> int:
-    """Return the exit code as Python would: None is 0; a message is printed and is 1."""
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    print(error.code, file=sys.stderr)
-    return 1
 
 
 class Session:

@@ -4,6 +4,7 @@ Python runs it by its path, so that -I, -E or the user's PYTHONPATH cannot hide 
 Python 3.6, so that older versions get a clear message.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from memtune_runner.old_python import refuse_old_python  # noqa: E402  # it is f
 
 if __name__ == "__main__":
     refuse_old_python()
-    from memtune_runner.worker import main
+    if "MEMTUNE_EMULATED_FORKS" in os.environ:
+        from memtune_runner.forks import main
+    else:
+        from memtune_runner.worker import main
 
     sys.exit(main(sys.argv[1:]))

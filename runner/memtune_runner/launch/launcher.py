@@ -23,7 +23,7 @@ from memtune_runner.launch.merge_reports import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.signals import Signals
 from memtune_runner.launch.variables import of_worker, with_resume
-from memtune_runner.launch.workers import Worker, Workers
+from memtune_runner.launch.workers import Start, Worker, Workers, started
 from memtune_runner.rank import deepspeed_file, ranks
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.failures import Failure, of_bad_input
@@ -47,9 +47,9 @@ _KILLED = 137
 class Launcher:
     """Runs the ranks of one node. Each rank leaves its report in ``directory``."""
 
-    def __init__(self, settings: Settings, command: Command, directory: Path) -> None:
+    def __init__(self, settings: Settings, command: Command, directory: Path, start: Start = started) -> None:
         self._settings, self._command, self._directory = settings, command, directory
-        self._signals, self._workers = Signals(), Workers()
+        self._signals, self._workers = Signals(), Workers(start)
         self._peers: Peers = Alone()
         self._ends_at = time.monotonic() + ((settings.is_probe and settings.probe_seconds) or math.inf)
 

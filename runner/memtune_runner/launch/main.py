@@ -14,16 +14,17 @@ from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
 from memtune_runner.command.command import CommandError, parse
 from memtune_runner.launch.launcher import Launcher
+from memtune_runner.launch.workers import Start, started
 from memtune_runner.rank.report import write
 from memtune_runner.rank.settings import Settings, SettingsError, read_settings
 
 
-def main(words: Sequence[str]) -> int:
+def main(words: Sequence[str], start: Start = started) -> int:
     """Run the command in ``words`` in every rank of this node and return its exit code."""
     with _rank_directory(os.environ) as ranks:
         try:
             settings = read_settings(os.environ)
-            launcher = Launcher(settings, parse(words), Path(ranks))
+            launcher = Launcher(settings, parse(words), Path(ranks), start)
         except (SettingsError, CommandError) as error:
             return _reported(_bad_input(str(error)))
         report = launcher.run()

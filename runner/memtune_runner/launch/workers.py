@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import IO, Protocol
 
 from memtune_runner.launch import processes
 from memtune_runner.launch.output import Output
@@ -25,12 +26,26 @@ from memtune_runner.rank.ranks import Rank
 _KILL_SECONDS = 1.0
 
 
+class Process(Protocol):
+    """What is needed of a child process: that of `subprocess.Popen`, or a fork."""
+
+    pid: int
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code, that after signal N being -N."""
+
+
+Start = Callable[[list[str], Mapping[str, str]], Process]
+
+
 @dataclass
 class Worker:
     """One rank's process. ``exit_code`` is 128+N after signal N, as in a shell."""
 
     rank: Rank
-    process: subprocess.Popen[bytes]
+    process: Process
     is_program: bool
     exit_code: int | None = None
     ended_at: float | None = None
@@ -44,13 +59,14 @@ class Worker:
 class Workers:
     """All ranks of this node, and the thread that forwards their output."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Start) -> None:
         self.all: list[Worker] = []
+        self._start = start
         self._output = Output()
 
     def start(self, rank: Rank, words: list[str], variables: Mapping[str, str], is_program: bool) -> None:
         """Start one rank in a session of its own, so that its descendants can be told from other ranks'."""
-        process = _started(words, variables)
+        process = self._start(words, variables)
         assert process.stdout is not None
         assert process.stderr is not None
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -121,7 +137,8 @@ class Workers:
         return self._output.tail(rank.rank)
 
 
-def _started(words: list[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def started(words: list[str], variables: Mapping[str, str]) -> Process:
+    """Start a process in a session of its own that ends with this one."""
     try:
         return subprocess.Popen(
             words,

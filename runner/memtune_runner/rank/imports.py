@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 
 Callback = Callable[[ModuleType], None]
+# The modules, the innermost last, whose callbacks run now although others were imported after them.
+called_late: list[str] = []
 
 
 class ImportWatch(MetaPathFinder):
@@ -21,14 +23,23 @@ class ImportWatch(MetaPathFinder):
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
         self._checks: dict[str, Callable[[], None]] = {}
+        self._always: list[Callback] = []
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """Call back with the module after its import, or at once if it is already imported."""
         module = sys.modules.get(name)
         if module is not None and not getattr(module.__spec__, "_initializing", False):
-            callback(module)
+            called_late.append(name)
+            try:
+                callback(module)
+            finally:
+                called_late.pop()
         else:
             self._callbacks.setdefault(name, []).append(callback)
+
+    def when_any_is_imported(self, callback: Callback) -> None:
+        """Call back with each module of Python code after its import."""
+        self._always.append(callback)
 
     def before_imported(self, name: str, check: Callable[[], None]) -> None:
         """Call a check before the module is executed; its exception becomes the import's."""
@@ -49,13 +60,15 @@ class ImportWatch(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the next finder's spec for an expected module, wrapped to call back after execution."""
-        if fullname not in self._callbacks and fullname not in self._checks:
+        is_expected = fullname in self._callbacks or fullname in self._checks
+        if not is_expected and not self._always:
             return None
         # Those behind it: another watch in front has asked this one, and would ask it again.
         behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else sys.meta_path
         found = (each.find_spec(fullname, path, target) for each in behind if hasattr(each, "find_spec"))
         spec = next((each for each in found if each is not None), None)
-        if spec is not None and spec.loader is not None:
+        # A loader that serves several modules would keep the callbacks.
+        if spec is not None and (is_expected or isinstance(spec.loader, SourceFileLoader)) and spec.loader is not None:
             self._call_back_after(spec, fullname)
         return spec
 
@@ -68,7 +81,7 @@ class ImportWatch(MetaPathFinder):
             if name in self._checks:
                 self._checks[name]()
             execute(module)
-            for callback in self._callbacks.pop(name, ()):
+            for callback in (*self._always, *self._callbacks.pop(name, ())):
                 callback(module)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one spec; the class stays as it is

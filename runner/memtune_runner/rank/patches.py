@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from memtune_runner.rank import copies
+
 Wrapper = Callable[..., Any]
 
 
@@ -28,7 +30,12 @@ class Patches:
         self.replace(owner, name, wrapped)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute until everything is undone."""
+        """Set an attribute until everything is undone, and its copies in modules that were imported early."""
+        for copy in copies.of(getattr(owner, name, None), value):
+            self._replace(copy.module, copy.name, value)
+        self._replace(owner, name, value)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
         own = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
         self.when_undone(lambda: delattr(owner, name) if own is _ABSENT else setattr(owner, name, own))

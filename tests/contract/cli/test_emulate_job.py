@@ -19,6 +19,7 @@ from memtune.api import load_job
 from memtune.wire.report import LOG_MARK
 from memtune_cli.arguments import build_parser
 from memtune_cli.commands.emulate_job import _case, _document
+from memtune_cli.input.emulated_forks import started
 from memtune_cli.input.emulated_job import EmulationRefusedError, _run, prepare
 from memtune_cli.main import main
 from memtune_cli.views import json_output
@@ -152,6 +153,7 @@ def test_the_output_of_a_command_is_shown_without_the_report(
 ) -> None:
     report = f"{LOG_MARK}{{}}"
     script = f"import sys, time; print('step 1', flush=True); print({report!r}, flush=True); print('end', flush=True); "
-    assert _run([sys.executable, "-c", script + ends], dict(os.environ), tmp_path, seconds) == code
+    process = started([sys.executable, "-c", script + ends], dict(os.environ), tmp_path)
+    assert _run(process, seconds) == code
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "step 1\nend\n")

@@ -1,0 +1,254 @@
+"""Forks the runs of several plans from one Python on the emulated GPU that has imported the script's first libraries.
+
+It is started as a rank is, and does what a rank does up to its script. Then it imports what the script imports first
+and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. A rank whose
+environment is not the one in which the libraries were imported becomes a new Python. Nothing is forked if the imports
+left something behind that forks would share.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from memtune.wire import environment
+from memtune.wire.frameworks import FRAMEWORKS
+from memtune_runner import worker
+from memtune_runner.command import accelerate_options, first_imports, run_target
+from memtune_runner.command.command import Kind
+from memtune_runner.emulated.process import Emulation, can_compile
+from memtune_runner.launch import main as launch
+from memtune_runner.launch import processes
+from memtune_runner.launch.workers import Process
+from memtune_runner.rank import copies
+from memtune_runner.rank.imports import ImportWatch
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import read_settings
+
+_MESSAGE_BYTES = 1 << 18
+# Where KIND TARGET ARGUMENTS... begin in the command line of a rank.
+_BEHIND_PYTHON = len(sys.orig_argv) - len(sys.argv) + 1
+# What differs between two runs of a job, beside MemTune's own variables.
+_OF_RUN = ("MASTER_PORT", "TORCHELASTIC_RUN_ID")
+# The runner's own modules that import torch, which every rank needs.
+_OURS = ("memtune_runner.watch.hooks", "memtune_runner.watch.watch", "memtune_runner.emulated.statistics")
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve requests for runs of ``KIND TARGET ARGUMENTS...`` at the socket that the environment names."""
+    place = os.environ.pop(environment.EMULATED_FORKS)
+
+    def serve() -> NoReturn:
+        try:
+            libraries = Libraries(words)
+        except BaseException:  # the script itself will show it
+            os._exit(1)
+        if libraries.can_be_shared:
+            _serve(place, libraries)
+        os._exit(0)
+
+    return worker.main(words, serve)
+
+
+class Libraries:
+    """The libraries imported in this process, and the environment in which they were."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._directory, self._environment = Path.cwd(), dict(os.environ)
+        self._reads: set[str] = set()
+        descriptors = _entries("fd")
+        os.environ.update({**accelerate_options.variables(os.environ), **os.environ})
+        imported: list[str] = []
+        imports, emulation = ImportWatch(), Emulation(Rank.read(os.environ).world)
+        imports.when_any_is_imported(lambda module: imported.append(module.__name__))
+        imports.when_imported("torch", emulation.torch_imported)
+        imports.install()
+        with _without_run(self._reads):
+            first_imports.carry_out(Kind(words[0]), words[1])
+        imports.remove()
+        copies.find([name for name in imported if name in sys.modules])
+        self._changes = {
+            name: os.environ.get(name)
+            for name in {*os.environ, *self._environment}
+            if os.environ.get(name) != self._environment.get(name)
+        }
+        self.can_be_shared = _is_untouched() and _entries("fd") == descriptors
+        if self.can_be_shared:
+            for name in _OURS:
+                import_module(name)
+        emulation.inherit()
+
+    def fit(self, words: Sequence[str]) -> bool:
+        """Whether a process with this command line, directory and environment would import them in the same way."""
+        script = _BEHIND_PYTHON + 2
+        return (
+            list(words[:script]) == sys.orig_argv[:script]
+            and Path.cwd() == self._directory
+            and _of_job(os.environ) == _of_job(self._environment)
+            and not any(name in os.environ for name in self._reads)
+            and not sys.modules["torch"].cuda._is_in_bad_fork()
+        )
+
+    def adopt(self) -> None:
+        """Change the environment as their imports did."""
+        for name, value in self._changes.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _is_of_run(name: str) -> bool:
+    return name in _OF_RUN or (name.startswith(environment.PREFIX) and name != environment.EMULATED_GPU)
+
+
+def _of_job(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if not _is_of_run(name)}
+
+
+@contextmanager
+def _without_run(reads: set[str]) -> Iterator[None]:
+    """Take the variables of the run out of the environment, and note which of them are looked up."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_of_run(name)}
+    kind: Any = type(os.environ)
+    plain = kind.__getitem__
+
+    def noted(variables: Any, name: str) -> Any:
+        if _is_of_run(name):
+            reads.add(name)
+        return plain(variables, name)
+
+    kind.__getitem__ = noted
+    try:
+        yield
+    finally:
+        kind.__getitem__ = plain
+        os.environ.update(hidden)
+
+
+def _is_untouched() -> bool:
+    """Whether torch was imported, nothing was begun that a fork would lack, and nothing that the hooks refuse."""
+    torch: Any = sys.modules.get("torch")
+    integration = read_settings(os.environ).integration
+    refused = [name for each in FRAMEWORKS if integration not in each.integrations for name in each.modules]
+    return (
+        torch is not None
+        and can_compile()
+        and not torch.cuda.is_initialized()
+        and len(_entries("task")) == 1
+        and not any(name in sys.modules for name in refused)
+    )
+
+
+def _entries(directory: str) -> set[str]:
+    return {each.name for each in Path("/proc/self", directory).iterdir()}
+
+
+def _serve(place: str, libraries: Libraries) -> NoReturn:
+    """Fork a launcher for each request, one after the other, and tell its process and its exit code."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(place)
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
+            if not message:
+                os._exit(0)
+            if (child := os.fork()) == 0:
+                connection.close()
+                _launch(json.loads(message), descriptors, libraries)
+            for each in descriptors:
+                os.close(each)
+            connection.send(str(child).encode())
+            _, status = os.waitpid(child, 0)
+            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _launch(request: Mapping[str, Any], descriptors: Sequence[int], libraries: Libraries) -> NoReturn:
+    """Run a launcher in this process."""
+    os.setsid()
+    _write_to(*descriptors)
+    os.chdir(request["directory"])
+    _replace_environment(request["environment"])
+    rank = ForkedRank(libraries)
+    code = launch.main(request["words"], rank.start)
+    os._exit(code)
+
+
+class ForkedRank:
+    """The process of a rank, forked before the launcher has begun. It waits for its command line."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        self.stdout: IO[bytes] | None = None
+        self.stderr: IO[bytes] | None = None
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        prepare = processes.dying_with_parent()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._ours.close()
+            prepare()
+            _become_rank(theirs, libraries)
+        theirs.close()
+
+    def start(self, words: list[str], variables: Mapping[str, str]) -> Process:
+        """Give it the command line and environment; the only rank of an emulated run."""
+        (read_output, output), (read_errors, errors) = os.pipe(), os.pipe()
+        with self._ours:
+            message = json.dumps({"words": words, "environment": dict(variables)}).encode()
+            socket.send_fds(self._ours, [message], [output, errors])
+        os.close(output)
+        os.close(errors)
+        self.stdout, self.stderr = os.fdopen(read_output, "rb", 0), os.fdopen(read_errors, "rb", 0)
+        return self
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _become_rank(told: socket.socket, libraries: Libraries) -> NoReturn:
+    """Run the worker of a rank in this process, or as a new Python where the libraries do not fit."""
+    with told:
+        message, descriptors, _, _ = socket.recv_fds(told, _MESSAGE_BYTES, 2)
+    if not message:
+        os._exit(0)
+    os.setsid()
+    _write_to(*descriptors)
+    request = json.loads(message)
+    words = request["words"]
+    _replace_environment(request["environment"])
+
+    def ready() -> None:
+        if not libraries.fit(words):
+            os.execvpe(words[0], words, request["environment"])
+        libraries.adopt()
+
+    try:
+        code = worker.main(words[_BEHIND_PYTHON:], ready)
+    except SystemExit as error:
+        code = run_target.exit_code(error)
+    # As Python ends, but without taking each library apart.
+    threading._shutdown()  # type: ignore[attr-defined]  # as a process of multiprocessing ends
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _write_to(output: int, errors: int) -> None:
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    os.close(output)
+    os.close(errors)
+
+
+def _replace_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
