@@ -157,9 +157,7 @@ screenshots: env ## take the pictures of the dashboards anew, from a real job
 
 .PHONY: test-cluster
 test-cluster: env ## the tests on a real cluster, started for them if none is up; skipped where none can run
-	@reason=$$(python3 -m dev.cluster can-run); code=$$?; \
-	if [ $$code = 3 ]; then echo "cluster tests skipped: $$reason"; exit 0; fi; \
-	$(python) -m pytest tests/cluster --durations=5
+	@$(python) tools/run_tests.py cluster
 
 .PHONY: kind
 kind: env ## a kind cluster for the cluster tests, on any machine with Docker and kind; KUBERNETES=1.36

@@ -61,12 +61,13 @@ STAGES = (
     Stage("emulated", (sys.executable, "tests/support/emulated_gpu.py"), "loadscope", pooled=True),
     Stage("scripts", (), "loadscope", pooled=True),
     Stage("contract", (), "loadscope", pooled=True),
-    Stage("cluster", (sys.executable, "-m", "dev.cluster", "can-run"), waits=True),
+    Stage("cluster", (sys.executable, "-m", "dev.cluster", "can-run"), "loadgroup", waits=True),
     Stage("gpu", (sys.executable, "tests/support/cuda_gpu.py")),
 )
 PROCESSORS = min(os.cpu_count() or 1, 8)
 # Tests wait for processes to start and end, and for hangs to be noticed: more workers than processors use that time.
-WORKERS = {"worksteal": PROCESSORS, "loadscope": PROCESSORS + 2}
+# Those of the cluster wait for its pods, of which more at once would also take longer.
+WORKERS = {"worksteal": PROCESSORS, "loadscope": PROCESSORS + 2, "loadgroup": 3}
 
 
 def run(stages: tuple[Stage, ...], with_slow: bool, output: IO[str] = sys.stdout) -> list[Outcome]:

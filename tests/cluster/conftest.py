@@ -3,19 +3,23 @@
 MEMTUNE_KUBECONFIG=... uses any existing cluster instead. Its nodes must have our images and the base image under the
 names that devcluster gives them (`make kind` sees to that), or MEMTUNE_TEST_IMAGE names an image with python3 that they
 can pull; tests that need our images are then skipped, and so is what only devcluster can do.
+
+Tests mostly wait, so workers of pytest-xdist share the cluster; whoever starts the workers starts and ends it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from failure_reports import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
@@ -32,30 +36,85 @@ from dev.cluster.shell import run, tail
 from dev.cluster.state import current_nodes
 from dev.cluster.versions import BASE_IMAGE
 
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # it has no types
+
 _ROOT = Path(__file__).resolve().parents[2]
 # Whether the cluster is not this run's.
 _WAS_UP = pytest.StashKey[bool]()
+# What ends with the workers.
+_SHARED = pytest.StashKey[ExitStack]()
 
 
 def _devcluster(*words: str) -> str:
     command = [sys.executable, "-m", "dev.cluster", *words]
     done = subprocess.run(command, cwd=_ROOT, text=True, capture_output=True, check=False)
     if done.returncode != 0:
-        pytest.exit(f"devcluster {' '.join(words)}: {done.stdout}{done.stderr}", returncode=1)
+        said = f"devcluster {' '.join(words)}: {done.stdout}{done.stderr}"
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            pytest.fail(said)  # xdist would take an exit for a crash
+        pytest.exit(said, returncode=1)
     return done.stdout.strip()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "replaces_the_cluster: runs after all others, who would find a new, empty one")
+def pytest_configure(config: Any) -> None:
+    for marker in (
+        "alone: no other test may use the cluster or look at the machine meanwhile",
+        "replaces_the_cluster: runs after all others, who would find a new, empty one",
+        "xdist_group(name): tests of a group follow one another, on one worker",
+    ):
+        config.addinivalue_line("markers", marker)
+    if _is_worker(config):
+        config.stash[_WAS_UP] = config.workerinput["cluster_was_up"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if FOREIGN:
-        foreign = pytest.mark.skip(reason="MEMTUNE_KUBECONFIG names a cluster that devcluster did not make")
-        for item in items:
-            if item.path.parent.name == "devcluster":
-                item.add_marker(foreign)
-    items.sort(key=lambda item: item.get_closest_marker("replaces_the_cluster") is not None)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Those that run alone come last: until then no worker waits for another."""
+    for last in ("alone", "replaces_the_cluster"):
+        items.sort(key=lambda item: item.get_closest_marker(last) is not None)
+    for item in items:
+        if FOREIGN and item.path.parent.name == "devcluster":
+            item.add_marker(pytest.mark.skip(reason="MEMTUNE_KUBECONFIG names a cluster that devcluster did not make"))
+        group = item.get_closest_marker("xdist_group")
+        if _is_worker(config) and (group or item.get_closest_marker("alone")):
+            # `--dist loadgroup` finds a group in the test's id, but xdist 3.8 writes it where pytest 9.2 does not look.
+            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0] if group else 'alone'}")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start the cluster before the workers, with all that they share."""
+    if not session.config.pluginmanager.hasplugin("dsession"):
+        return
+    shared = session.config.stash[_SHARED] = ExitStack()
+    kubeconfig = shared.enter_context(_running(session.config, "--build", *OURS))
+    if not FOREIGN:
+        _devcluster("load", "base", *map(image_name, OURS))  # which are built
+    with config.new_client_from_config(kubeconfig) as connection:
+        install_crd(connection)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    node.workerinput["cluster_was_up"] = node.config.stash.get(_WAS_UP, False)
+
+
+@pytest.hookimpl(trylast=True)  # the workers have ended then
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    try:
+        session.config.stash.get(_SHARED, ExitStack()).close()
+    except AssertionError as left:
+        pytest.exit(f"{left}", returncode=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait while a test of another worker is alone; one that is itself alone waits for all others to end."""
+    turn = os.open(Path(__file__).parent, os.O_RDONLY)
+    fcntl.flock(turn, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+    try:
+        return (yield)
+    finally:
+        os.close(turn)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -65,25 +124,38 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-@pytest.fixture(scope="session")
-def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
+def _is_worker(config: Any) -> bool:
+    return hasattr(config, "workerinput")
+
+
+@contextmanager
+def _running(config: pytest.Config, *options: str) -> Iterator[str]:
     """A cluster that is already up is reused and left up; one that was started for this run ends without a trace."""
     question = [sys.executable, "-m", "dev.cluster", "kubeconfig"]
     was_up = subprocess.run(question, cwd=_ROOT, capture_output=True, check=False).returncode == 0
     if was_up:
-        pytestconfig.stash[_WAS_UP] = True
-        _devcluster("up")
+        config.stash[_WAS_UP] = True
+        _devcluster("up", *options)
         yield _devcluster("kubeconfig")
         return
     _devcluster("down")  # what a run that was killed has left is no trace of this one
     traces = Traces()
-    _start_for_this_run()
+    _start_for_this_run(*options)
     yield _devcluster("kubeconfig")
     _devcluster("down")
     with suppress(AssertionError):
         # The kernel and init take a moment for what was killed.
         eventually(lambda: not traces.left(), "the traces to go", 10)
     assert traces.left() == []
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
+    if _is_worker(pytestconfig):
+        yield _devcluster("kubeconfig")
+    else:
+        with _running(pytestconfig) as running:
+            yield running
 
 
 @pytest.fixture
@@ -93,10 +165,10 @@ def own_cluster(kubeconfig: str, pytestconfig: pytest.Config) -> None:  # noqa: 
         pytest.skip("the cluster was up before these tests, and this one would end it")
 
 
-def _start_for_this_run() -> None:
+def _start_for_this_run(*options: str) -> None:
     """A cluster that starts by half must not stay: the next run would take it for one that was up before."""
     try:
-        _devcluster("up", "--nodes", "2")
+        _devcluster("up", "--nodes", "2", *options)
     except BaseException as failure:
         if isinstance(failure, pytest.exit.Exception):
             failure.msg += f"\n{_ends_of_logs()}"  # they go with the cluster
@@ -113,10 +185,10 @@ def _ends_of_logs() -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster(kubeconfig: str) -> Iterator[Cluster]:
+def cluster(kubeconfig: str, pytestconfig: pytest.Config) -> Iterator[Cluster]:
     with config.new_client_from_config(kubeconfig) as connection:
         running = Cluster(connection)
-        if not FOREIGN:
+        if not FOREIGN and not _is_worker(pytestconfig):
             _devcluster("load", "base")
         elif IMAGE == BASE_IMAGE and running.lacks(BASE_IMAGE):
             reason = f"nodes {', '.join(running.lacks(BASE_IMAGE))} lack {BASE_IMAGE}: run `make kind`, or set"
@@ -146,20 +218,33 @@ def kubectl(kubeconfig: str, tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def images(cluster: Cluster) -> dict[str, str]:
+def images(cluster: Cluster, pytestconfig: pytest.Config) -> dict[str, str]:
     """Our own images by what they are, on every node; on devcluster they are built where something has changed."""
     names = {image: image_name(image) for image in OURS}
     if not FOREIGN:
-        _devcluster("load", *OURS)
+        if not _is_worker(pytestconfig):
+            _devcluster("load", *OURS)
     elif lacking := {node for name in names.values() for node in cluster.lacks(name)}:
         pytest.skip(f"nodes {', '.join(sorted(lacking))} lack {' or '.join(names.values())}")
     return names
 
 
+@pytest.fixture(scope="session")
+def crd(cluster: Cluster, pytestconfig: pytest.Config) -> None:
+    """Our CRD as it is in this checkout."""
+    if not _is_worker(pytestconfig):
+        install_crd(cluster.connection)
+
+
 @pytest.fixture
-def release(kubeconfig: str, cluster: Cluster, namespace: str, images: dict[str, str]) -> Iterator[Release]:
+def release(
+    kubeconfig: str,
+    cluster: Cluster,
+    namespace: str,
+    images: dict[str, str],
+    crd: None,  # noqa: ARG001  # it must be there
+) -> Iterator[Release]:
     """A release of the chart that a test may install; it is uninstalled, and the CRD stays."""
-    install_crd(cluster.connection)
     made = Release(kubeconfig, namespace, images, cluster)
     yield made
     made.close()
@@ -190,10 +275,8 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 
 @pytest.fixture
-def jobs(kubeconfig: str, namespace: str) -> Iterator[Jobs]:
-    with config.new_client_from_config(kubeconfig) as connection:
-        install_crd(connection)
-        yield Jobs(connection, namespace)
+def jobs(cluster: Cluster, namespace: str, crd: None) -> Jobs:  # noqa: ARG001  # it must be there
+    return Jobs(cluster.connection, namespace)
 
 
 @pytest.fixture
@@ -201,7 +284,7 @@ def operators(
     kubeconfig: str,
     namespace: str,
     images: dict[str, str],
-    jobs: Jobs,  # noqa: ARG001  # the CRD must be there
+    crd: None,  # noqa: ARG001  # it must be there
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., OperatorProcess]]:

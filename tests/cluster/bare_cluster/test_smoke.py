@@ -54,6 +54,7 @@ def test_nine_gpus_stay_pending_on_nodes_of_eight(cluster: Cluster, namespace: s
     assert cluster.read(namespace, "greedy").status.phase == "Pending"
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("eight_gpus")
 def test_gpus_in_use_are_counted(cluster: Cluster, namespace: str, two_nodes: tuple[str, str]) -> None:
     selector = {"kubernetes.io/hostname": two_nodes[0]}
@@ -174,6 +175,7 @@ def test_owned_objects_are_collected(cluster: Cluster, namespace: str) -> None:
     eventually(lambda: cluster.gone(namespace, "owned"), "the owned pod to be collected")
 
 
+@pytest.mark.xdist_group("nodes")
 def test_a_drained_node_loses_its_pods_and_gets_no_new_ones(
     cluster: Cluster, namespace: str, two_nodes: tuple[str, str]
 ) -> None:

@@ -47,6 +47,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield opened
 
 
+@pytest.mark.xdist_group("devcluster")
 @pytest.mark.slow
 @pytest.mark.usefixtures("monitoring")
 def test_every_panel_shows_a_job_that_recovers(

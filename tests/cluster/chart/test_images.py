@@ -76,7 +76,7 @@ def test_an_image_runs_without_root_on_a_read_only_file_system(
 
 
 @pytest.mark.usefixtures("devcluster")  # others build with their own settings, and with something else than buildah
-@pytest.mark.parametrize("image", ["operator", "runner"])
+@pytest.mark.parametrize("image", ["operator", pytest.param("runner", marks=pytest.mark.slow)])
 def test_images_contain_no_package_settings_of_the_build_machine(
     cluster: Cluster, namespace: str, images: dict[str, str], image: str
 ) -> None:

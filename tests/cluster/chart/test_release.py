@@ -24,11 +24,6 @@ print(*(status[name].split()[0] for name in ("Uid", "CapEff", "NoNewPrivs", "Sec
 
 
 @pytest.fixture
-def jobs(cluster: Cluster, namespace: str) -> Jobs:
-    return Jobs(cluster.connection, namespace)
-
-
-@pytest.fixture
 def steady(cluster: Cluster, jobs: Jobs, namespace: str) -> WaitingJob:
     return WaitingJob(cluster, jobs, namespace)
 
@@ -51,6 +46,7 @@ def test_the_operator_is_confined_and_works_under_its_own_account(
     assert "Traceback" not in cluster.log(namespace, operator.metadata.name)
 
 
+@pytest.mark.slow
 def test_metrics_reach_other_namespaces_with_a_network_policy_in_place(
     cluster: Cluster, namespace: str, release: Release
 ) -> None:
@@ -82,6 +78,7 @@ def test_helm_test_runs_a_job_and_leaves_nothing(cluster: Cluster, namespace: st
     assert [role.metadata.name for role in roles] == [release.name]
 
 
+@pytest.mark.slow
 def test_helm_test_reports_why_its_job_waits(cluster: Cluster, namespace: str, release: Release) -> None:
     absent = {"repository": "localhost/absent", "tag": "1"}
     release.install({**NAMESPACED, "runnerImage": absent, "test": {"mode": "Probe"}})
@@ -90,7 +87,7 @@ def test_helm_test_reports_why_its_job_waits(cluster: Cluster, namespace: str, r
     assert "stalled by ImagePull" in cluster.log(namespace, f"{release.name}-test")
 
 
-@pytest.mark.slow
+@pytest.mark.xdist_group("kinds")
 def test_a_job_survives_upgrade_and_uninstallation_of_the_release(
     cluster: Cluster, release: Release, steady: WaitingJob
 ) -> None:

@@ -17,7 +17,7 @@ from rights import Right, Rights
 
 from memtune_operator.kubernetes import measurement_entries, traces
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kinds")]
 GOLDEN = (ROOT / "tests" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)
 # What Kubernetes lets everybody ask: what they may do themselves.

@@ -28,6 +28,7 @@ def elsewhere(cluster: Cluster) -> Iterator[str]:
     cluster.core.delete_namespace(name)
 
 
+@pytest.mark.alone
 def test_jobs_of_all_namespaces_are_reconciled_by_default(cluster: Cluster, elsewhere: str, release: Release) -> None:
     release.own_crd()
     release.install({})
@@ -38,6 +39,8 @@ def test_jobs_of_all_namespaces_are_reconciled_by_default(cluster: Cluster, else
     assert 'code="403"' not in release.metrics(), "it asked for what its role does not allow"
 
 
+@pytest.mark.xdist_group("kinds")
+@pytest.mark.slow
 def test_monitors_are_installed_where_their_crds_exist(cluster: Cluster, release: Release) -> None:
     api = RawApi(cluster.connection)
     with installed(cluster, *MONITORING_CRDS):
@@ -48,6 +51,7 @@ def test_monitors_are_installed_where_their_crds_exist(cluster: Cluster, release
         release.uninstall()
 
 
+@pytest.mark.xdist_group("kinds")
 def test_the_api_server_accepts_every_object_of_the_chart(cluster: Cluster, release: Release) -> None:
     """Helm writes by server-side apply, in which API servers of this age know numbers of no quantity."""
     api = RawApi(cluster.connection)

@@ -99,6 +99,7 @@ def token_of_nobody(cluster: Cluster, namespace: str) -> str:
     return token
 
 
+@pytest.mark.slow
 def test_api_errors_are_one_sentence(
     cluster: Cluster, jobs: Jobs, memtune: Cli, kubeconfig: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def test_rank_metrics_are_read_through_the_api_server(
     assert (logs.returncode, logs.stdout) == (0, "[rank 5] listening\n")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_a_job_is_watched_from_its_probe_to_its_end(jobs: Jobs, memtune: Cli, tmp_path: Path) -> None:
     jobs.apply(tiny_rehearsal(8))

@@ -20,6 +20,7 @@ Kubectl = Callable[..., str]
 _QUICKSTART = Path(__file__).resolve().parents[3] / "examples" / "quickstart.yaml"
 
 
+@pytest.mark.xdist_group("nodes")
 def test_nodes_are_listed_as_ready(kubectl: Kubectl, two_nodes: tuple[str, str]) -> None:
     rows = [line.split()[:2] for line in kubectl("get", "nodes", "--no-headers").splitlines()]
     assert rows == [[name, "Ready"] for name in two_nodes]

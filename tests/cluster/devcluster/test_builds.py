@@ -16,7 +16,7 @@ from dev.cluster import builds, cluster, packages, shell
 from dev.cluster.shell import ClusterError, run, run_logged
 from dev.cluster.versions import BASE_IMAGE
 
-pytestmark = pytest.mark.usefixtures("devcluster")
+pytestmark = [pytest.mark.xdist_group("devcluster"), pytest.mark.usefixtures("devcluster")]
 
 _ROOT = Path(__file__).resolve().parents[3]
 # A compiler that left its build's session, and a mount.

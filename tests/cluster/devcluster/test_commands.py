@@ -274,6 +274,7 @@ def test_each_node_has_addresses_and_cgroups_of_its_own(cluster: Cluster, namesp
     )
 
 
+@pytest.mark.xdist_group("devcluster")
 @pytest.mark.usefixtures("devcluster", "kubeconfig")
 def test_the_next_build_runs_in_parallel(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     built = []

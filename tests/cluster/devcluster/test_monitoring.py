@@ -17,6 +17,7 @@ from dev.cluster.state import monitoring_problems
 from dev.cluster.supervisor import is_alive, part_pids
 
 
+@pytest.mark.xdist_group("devcluster")
 @pytest.mark.usefixtures("cluster")
 def test_prometheus_is_started_once_and_restarted_when_dead(devcluster: Callable[..., str]) -> None:
     assert devcluster("prometheus").splitlines()[-1] == prometheus.URL

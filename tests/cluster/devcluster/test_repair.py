@@ -20,6 +20,7 @@ from dev.cluster.shell import run
 from dev.cluster.state import current_nodes, problems, supervisor_pid
 from dev.cluster.supervisor import part_pids
 
+pytestmark = pytest.mark.alone
 NODE = nodes(2)[1]
 ROOT = Path(__file__).resolve().parents[3]
 DEVCLUSTER = (sys.executable, "-m", "dev.cluster")
@@ -43,10 +44,18 @@ def kill_outside(name: str) -> None:
     ("kill", "said"),
     [
         (partial(kill_inside, "kubelet"), "on node-2: kubelet ended with signal SIGKILL"),
-        (partial(kill_inside, "containerd"), "on node-2: containerd ended with signal SIGKILL"),
+        pytest.param(
+            partial(kill_inside, "containerd"),
+            "on node-2: containerd ended with signal SIGKILL",
+            marks=pytest.mark.slow,
+        ),
         (kill_node, "node-2 ended with"),
-        (partial(kill_outside, "kube-scheduler"), "kube-scheduler ended with signal SIGKILL"),
-        (partial(kill_outside, "kube-apiserver"), "kube-apiserver ended with signal SIGKILL"),
+        pytest.param(
+            partial(kill_outside, "kube-scheduler"), "kube-scheduler ended with signal SIGKILL", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            partial(kill_outside, "kube-apiserver"), "kube-apiserver ended with signal SIGKILL", marks=pytest.mark.slow
+        ),
         (partial(kill_outside, "etcd"), "etcd ended with signal SIGKILL"),
     ],
     ids=["kubelet", "containerd", "node", "scheduler", "apiserver", "etcd"],

@@ -14,7 +14,7 @@ from dev.cluster import packages
 from dev.cluster.shell import run
 
 # The cluster's programs are looked for, and so they must be there.
-pytestmark = pytest.mark.usefixtures("devcluster", "kubeconfig")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("devcluster", "kubeconfig")]
 
 
 def test_all_kinds_of_leftovers_are_detected(tmp_path: Path) -> None:

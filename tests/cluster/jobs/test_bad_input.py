@@ -119,6 +119,7 @@ def test_an_invalid_template_stalls_the_job_before_any_pod(cluster: Cluster, nam
     assert cluster.core.list_namespaced_pod(namespace).items == []
 
 
+@pytest.mark.slow
 def test_a_malformed_report_fails_only_its_own_job(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:

@@ -39,6 +39,7 @@ def budgets(jobs: Jobs, name: str) -> tuple[int, int]:
     return status.get("disruptions", 0), status.get("oomRetries", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_a_deleted_pod_is_replaced_under_the_same_plan(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
     run_job(jobs, "deleted")
@@ -56,6 +57,7 @@ def cordoned(cluster: Cluster) -> Iterator[set[str]]:
         cluster.core.patch_node(name, {"spec": {"unschedulable": None}})
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.usefixtures("operator", "two_nodes")
 def test_a_job_moves_to_another_node_after_a_drain(
     cluster: Cluster, namespace: str, jobs: Jobs, kubeconfig: str, cordoned: set[str], tmp_path: Path
@@ -97,7 +99,9 @@ def test_a_job_deleted_without_an_operator_leaves_nothing(
     eventually(lambda: not cluster.core.list_namespaced_service(namespace).items, "its Service to go with it")
 
 
-@pytest.mark.parametrize("is_away", [False, True], ids=["operator-running", "operator-stopped"])
+@pytest.mark.parametrize(
+    "is_away", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["operator-running", "operator-stopped"]
+)
 def test_a_namespace_with_a_running_job_can_be_deleted(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess, is_away: bool
 ) -> None:

@@ -19,12 +19,13 @@ _CUDA = _ROOT / ".venv-emulated"
 _MOUNTED = dict.fromkeys(("/usr", sys.base_prefix, str(_ROOT), str(_CUDA.resolve().parent)))
 
 pytestmark = [
+    pytest.mark.xdist_group("gpu-products"),
     pytest.mark.skipif(not (_CUDA / "bin" / "python").exists(), reason="there is no .venv-emulated: make env-emulated"),
     pytest.mark.usefixtures("devcluster", "h100s"),  # whose nodes are this machine
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def h100s(cluster: Cluster) -> Iterator[None]:
     """Nodes that say which GPUs they have, as NVIDIA's GPU feature discovery does."""
     nodes = list(cluster.images_by_node())
@@ -70,7 +71,7 @@ def test_plans_are_emulated_before_the_probe_and_the_launch(
     cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
 ) -> None:
     jobs.apply(job(tmp_path, "Auto"))
-    status = jobs.wait_for("env", "Succeeded", "Failed", seconds=100)
+    status = jobs.wait_for("env", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status
     (emulation,), (probe,), (attempt,) = status["emulations"], status["probes"], status["attempts"]
     assert [each["verdict"] for each in (emulation, probe, attempt)] == ["succeeded"] * 3
@@ -83,15 +84,17 @@ def test_plans_are_emulated_before_the_probe_and_the_launch(
     assert "ProbeEnded: probe 1" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_emulation_only_requests_no_gpu_before_the_launch(jobs: Jobs, tmp_path: Path) -> None:
     jobs.apply(job(tmp_path, "Only"))
-    status = jobs.wait_for("env", "Succeeded", "Failed", seconds=100)
+    status = jobs.wait_for("env", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status
     assert (status["probes"], status["gpuSecondsSpent"]) == ([], 0)
     assert jobs.condition("env", "Tuned")["reason"] == "Emulated"
 
 
+@pytest.mark.slow
 def test_a_restarted_operator_continues_the_same_emulated_probe(
     operator: OperatorProcess, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -99,17 +102,18 @@ def test_a_restarted_operator_continues_the_same_emulated_probe(
     eventually(lambda: jobs.status("env").get("emulations"), "an emulated probe to be recorded")
     operator.kill()
     operator.start()
-    status = jobs.wait_for("env", "Succeeded", "Failed", seconds=100)
+    status = jobs.wait_for("env", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status
     assert [each["number"] for each in status["emulations"]] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_an_image_without_cuda_torch_is_reported_and_probed(jobs: Jobs, tmp_path: Path) -> None:
     found = job(tmp_path, "Auto")
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {_ROOT}/.venv/bin/python "$@"\n')
     jobs.apply(found)
-    status = jobs.wait_for("env", "Succeeded", "Failed", seconds=100)
+    status = jobs.wait_for("env", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status
     (emulation,) = status["emulations"]
     assert emulation["verdict"] == "user-error"
@@ -117,6 +121,7 @@ def test_an_image_without_cuda_torch_is_reported_and_probed(jobs: Jobs, tmp_path
     assert len(status["probes"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_a_job_on_emulated_gpus_recovers_in_pods_without_gpus(
     cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
@@ -142,7 +147,7 @@ def test_a_job_on_emulated_gpus_recovers_in_pods_without_gpus(
             },
         }
     )
-    status = jobs.wait_for("env", "Succeeded", "Failed", seconds=200)
+    status = jobs.wait_for("env", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status
     first, second = status["attempts"]
     assert [(each["verdict"], each["emulated"]) for each in (first, second)] == [

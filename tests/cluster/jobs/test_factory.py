@@ -57,6 +57,7 @@ def own_image(images: dict[str, str], devcluster: Callable[..., str], tmp_path: 
     return _OWN_IMAGE
 
 
+@pytest.mark.xdist_group("devcluster")
 @pytest.mark.slow
 def test_a_factory_in_the_image_is_traced_once_per_namespace(
     cluster: Cluster, namespace: str, jobs: Jobs, own_image: str, operator: OperatorProcess

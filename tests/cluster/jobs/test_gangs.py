@@ -18,19 +18,15 @@ from raw_api import RawApi
 from waiting_job import WaitingJob
 
 GANGS = {**NAMESPACED, "gangs": ["volcano", "coscheduling", "jobset"]}
+pytestmark = pytest.mark.xdist_group("kinds")
 RUN = "steady-train-1"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _kinds(cluster: Cluster) -> Iterator[None]:
     with installed(cluster, *GANG_CRDS):
         yield
-
-
-@pytest.fixture
-def jobs(cluster: Cluster, namespace: str) -> Jobs:
-    return Jobs(cluster.connection, namespace)
 
 
 @pytest.fixture
@@ -58,7 +54,7 @@ class Objects:
     ("scheduler", "version"),
     [
         ("volcano", "scheduling.volcano.sh/v1beta1"),
-        ("scheduler-plugins-scheduler", "scheduling.x-k8s.io/v1alpha1"),
+        pytest.param("scheduler-plugins-scheduler", "scheduling.x-k8s.io/v1alpha1", marks=pytest.mark.slow),
     ],
 )
 def test_a_pod_group_is_created_and_deleted_with_its_run(

@@ -10,6 +10,7 @@ from pods import Cluster, eventually
 from rehearsals import quickstart
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_the_quickstart_is_predicted_probed_launched_and_succeeds(jobs: Jobs, tmp_path: Path) -> None:
     jobs.apply(quickstart(tmp_path / "checkpoints"))

@@ -50,6 +50,7 @@ def test_a_recovered_job_reaches_the_loss_of_an_undisturbed_one(
     assert again == pytest.approx({step: whole[step] for step in again}, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_pods_on_two_nodes_train_together(
     cluster: Cluster, namespace: str, jobs: Jobs, two_nodes: tuple[str, str], tmp_path: Path

@@ -48,6 +48,7 @@ def have_ended(cluster: Cluster, namespace: str) -> bool:
     return all(pod.status.phase in ENDED for pod in cluster.core.list_namespaced_pod(namespace).items)
 
 
+@pytest.mark.xdist_group("gpu-products")
 @pytest.mark.slow
 def test_each_sampler_survives_an_operator_killed_at_every_probe(
     cluster: Cluster, namespace: str, jobs: Jobs, operators: Callable[..., OperatorProcess]

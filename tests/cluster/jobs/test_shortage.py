@@ -33,6 +33,7 @@ def test_an_exceeded_quota_stalls_the_job_until_it_is_raised(cluster: Cluster, n
     assert jobs.condition("poor", "Stalled")["status"] == "False"
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_thirty_jobs_share_the_eight_gpus_of_a_node_and_all_succeed(

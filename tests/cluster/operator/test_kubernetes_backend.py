@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kubernetes.aio import client, config
-from operator_process import Jobs, install_crd
+from operator_process import Jobs
 from pods import Cluster
 from shell_contract import ShellContract
 
@@ -55,6 +55,12 @@ class Namespace:
 
 class TestClusterShell(ShellContract):
     @pytest.fixture
-    def world(self, kubeconfig: str, cluster: Cluster, namespace: str, images: dict[str, str]) -> Namespace:
-        install_crd(cluster.connection)
+    def world(
+        self,
+        kubeconfig: str,
+        cluster: Cluster,
+        namespace: str,
+        images: dict[str, str],
+        crd: None,  # it must be there
+    ) -> Namespace:
         return Namespace(kubeconfig, cluster, namespace, images["runner"])

@@ -61,6 +61,7 @@ def told(cluster: Cluster, namespace: str, name: str) -> list[str]:
     return [each.message for each in events if each.involved_object.name == name and each.reason == "SpecInvalid"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_objects_of_an_older_crd_are_reported_once_and_other_jobs_continue(
     cluster: Cluster, namespace: str, jobs: Jobs, operators: Callable[..., OperatorProcess]
