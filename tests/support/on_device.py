@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from launches import Launch, Place, own_python
-from recovery import LARGE, LITTLE_BYTES, Train
+from recovery import Trainer
 
 from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending, Memory
@@ -41,9 +41,9 @@ def expandable_segments_fragment_less(place: Place, device: Device) -> None:
     assert 0 <= fragmentation(expandable) < 0.2
 
 
-def who_held_the_memory(train: Train, directory: Path) -> tuple[Launch, str]:
+def who_held_the_memory(train: Trainer, directory: Path) -> tuple[Launch, str]:
     """A launch that ran out of memory, and the table with its report."""
-    failed = train(directory, LARGE, 1, GPU_MEMORY_BYTES=str(LITTLE_BYTES))
+    failed = train(directory, train.large, 1, told={"GPU_MEMORY_BYTES": str(train.little_bytes)})
     assert failed.report.ending is Ending.DEVICE_OOM, failed.stdout + failed.stderr
     table = (failed.directory / "memory-rank-0.txt").read_text()
     assert "activations and others" in table

@@ -60,6 +60,11 @@ def tracing_python() -> str:
     return str(warm_environment(("torch", "memtune_runner.tracing")) / "bin" / "python")
 
 
+def training_python() -> str:
+    """The `python` of an environment that forks the built-in trainer."""
+    return str(warm_environment(("torch._dynamo",)) / "bin" / "python")
+
+
 def _copy_program(program: Path, python: Path) -> None:
     """Copy a script of Python, to be run by the environment's."""
     target = python.with_name(program.name)

@@ -75,13 +75,14 @@ def trace_subject(
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Make the lifetime of cyclic garbage deterministic; what exists already is not the trace's garbage."""
-    was_enabled = gc.isenabled()
+    was_enabled, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not had_frozen:  # what the caller has frozen would take time in each of its later collections
+            gc.unfreeze()
         if was_enabled:
             gc.enable()
 

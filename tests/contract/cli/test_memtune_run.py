@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tiny_rehearsal import tiny_rehearsal
-from warm_environment import warm_environment
+from warm_environment import training_python
 
 _PATHS = os.pathsep.join(sys.path)
 _SECONDS = 300
@@ -47,7 +47,7 @@ def start(file: Path, python: str = sys.executable) -> subprocess.Popen[str]:
 
 def start_warm(file: Path) -> subprocess.Popen[str]:
     """Start one with ranks that are forked after their imports."""
-    return start(file, str(warm_environment(("torch._dynamo",)) / "bin" / "python"))
+    return start(file, training_python())
 
 
 def told_once(said: str) -> None:

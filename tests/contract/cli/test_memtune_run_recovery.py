@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from memtune_run import run_to_the_end
-from warm_environment import warm_environment
+from warm_environment import training_python
 
 pytestmark = pytest.mark.long
 
@@ -33,7 +33,7 @@ def losses(state: Path, attempt: int) -> dict[int, float]:
 
 def test_the_quickstart_recovers_from_its_loss_of_memory_with_the_loss_of_an_undisturbed_run(tmp_path: Path) -> None:
     state = tmp_path / "recovered"
-    python = str(warm_environment(("torch._dynamo",)) / "bin" / "python")
+    python = training_python()
     status = run_to_the_end(QUICKSTART, state, python=python)
     first, second = status["attempts"]
     assert first["verdict"] == "device-oom"

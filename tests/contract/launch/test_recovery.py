@@ -1,11 +1,12 @@
-"""A launch that exceeds a virtual GPU of 2 GiB, and its continuation on the next rung."""
+"""A launch that exceeds the memory of a virtual GPU, and its continuation on the next rung."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from recovery import BATCH, LARGE, LITTLE_BYTES, given_less_after_a_step, goes_on, losses, next_rung, told_of, trainer
+from recovery import Trainer, given_less_after_a_step, losses
+from warm_environment import training_python
 
 from memtune.wire.report import Device
 from memtune_runner.install import install
@@ -18,22 +19,21 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_plan_that_exceeds_two_gib_is_told_of_and_the_next_rung_goes_on_with_the_same_loss(
+def test_a_plan_that_exceeds_its_gpu_is_told_of_and_the_next_rung_goes_on_with_the_same_loss(
     runner: Path, tmp_path: Path
 ) -> None:
-    train = trainer(runner, Device.VIRTUAL)
-    whole = train(tmp_path / "whole", LARGE, 1)
+    train = Trainer(runner, Device.VIRTUAL, training_python())
+    whole = train(tmp_path / "whole", train.large, 1)
     assert sorted(losses(whole)) == [1, 2], whole.stdout + whole.stderr
 
-    shrinks = {"SHRINK": f"1:{LITTLE_BYTES}"}
-    failed = train(tmp_path / "shrinking", LARGE, 1, **shrinks)
-    told_of(failed)
+    shrinks = {"SHRINK": f"1:{train.little_bytes}"}
+    failed = train(tmp_path / "shrinking", train.large, 1, told=shrinks)
+    train.told_of(failed)
     assert "virtual" in failed.report.message
 
-    rung = next_rung(failed.report)
-    assert rung.plan.global_batch(1) == BATCH
-    goes_on(train(tmp_path / "shrinking", rung.plan, 2, **shrinks), whole)
+    rung = train.next_rung(failed.report)
+    train.goes_on(train(tmp_path / "shrinking", rung.plan, 2, told=shrinks), whole)
 
 
 def test_what_is_tried_on_cuda_holds_on_a_virtual_gpu_too(runner: Path, tmp_path: Path) -> None:
-    given_less_after_a_step(trainer(runner, Device.VIRTUAL), tmp_path)
+    given_less_after_a_step(Trainer(runner, Device.VIRTUAL, training_python()), tmp_path)

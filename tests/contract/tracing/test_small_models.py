@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -39,6 +40,12 @@ def test_a_factory_is_traced_in_every_way_of_computing() -> None:
     assert [each.block for each in traced.parameters] == [0, 0, 1, 1, 2, 2]
     assert sum(traced.program("full").weights) == 4 * traced.total == 2 * sum(traced.program("half").weights)
     assert loads(dumps(traced)) == traced
+
+
+def test_what_its_caller_has_kept_out_of_garbage_collection_stays_out() -> None:
+    gc.freeze()
+    trace("factories:plain", ROWS, LENGTH, ["full"])
+    assert gc.get_freeze_count()
 
 
 def test_ranges_for_a_profiler_change_nothing() -> None:

@@ -17,7 +17,8 @@ from on_device import (
     memory_of_varying_lengths,
     who_held_the_memory,
 )
-from recovery import trainer
+from recovery import Trainer
+from warm_environment import training_python
 from whole_product import gets_up_again, job_of
 
 from memtune.plans.plan import Plan
@@ -50,7 +51,7 @@ def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None
 
 
 def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
-    failed, _ = who_held_the_memory(trainer(runner, Device.VIRTUAL), tmp_path)
+    failed, _ = who_held_the_memory(Trainer(runner, Device.VIRTUAL, training_python()), tmp_path)
     assert not (failed.directory / "memory-rank-0.pickle").exists(), "a virtual GPU knows no lines of code"
 
 
@@ -63,13 +64,14 @@ def test_no_command_need_be_named_python(runner: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(only.parent))
     monkeypatch.setattr(sys, "executable", str(only))
     assert memory_of_varying_lengths(Place(runner, tmp_path), Device.VIRTUAL, False).peak_reserved_bytes
-    launch = trainer(runner, Device.VIRTUAL)(tmp_path / "trainer", Plan.parse("fp32-ddp-none-mb384x1"), 0, steps=1)
+    train = Trainer(runner, Device.VIRTUAL)
+    launch = train(tmp_path / "trainer", train.large, 0, steps=1)
     assert launch.exit_code == 0, launch.stdout + launch.stderr
     assert job_of(Device.VIRTUAL, tmp_path)["spec"]["template"]["spec"]["containers"][0]["command"][0] == "python3"
 
 
 def test_a_job_gets_up_again(tmp_path: Path) -> None:
-    gets_up_again(Device.VIRTUAL, tmp_path)
+    gets_up_again(Device.VIRTUAL, tmp_path, training_python())
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +36,8 @@ _COPIED_FROM = (
     "safetensors.torch",
 )
 _there_before: dict[str, set[str]] = {}
+# By module and function: where other modules have a copy of it.
+_copies: dict[tuple[str, str], list[tuple[ModuleType, str]]] = {}
 
 
 def import_all(names: list[str]) -> None:
@@ -49,12 +52,28 @@ def import_all(names: list[str]) -> None:
     if "deepspeed" in names:
         # It compiles a program to learn this, once in each process that asks; the runner does.
         _ = sys.modules["deepspeed.ops"].__compatible_ops__
+    _find_copies()
+    for each in weakref.finalize._registry:  # type: ignore[attr-defined]  # libraries take as long to be taken apart
+        each.atexit = False
 
 
 def _remember(imported: ModuleType) -> None:
     specs = {name: getattr(each, "__spec__", None) for name, each in sys.modules.items()}
     is_there = {name for name, spec in specs.items() if not getattr(spec, "_initializing", False)}
     _there_before[imported.__name__] = is_there
+
+
+def _find_copies() -> None:
+    originals: dict[int, list[tuple[str, str]]] = {}
+    for owner in _there_before:
+        for name, value in vars(sys.modules[owner]).items():
+            if callable(value):
+                originals.setdefault(id(value), []).append((owner, name))
+    for known, module in list(sys.modules.items()):
+        for copy, value in vars(module).items():
+            for owner, name in originals.get(id(value), ()):
+                if known not in _there_before[owner]:
+                    _copies.setdefault((owner, name), []).append((module, copy))
 
 
 def replace_copies() -> None:
@@ -66,14 +85,9 @@ def replace_copies() -> None:
     def replace(patches: Patches, owner: Any, name: str, value: Any) -> None:
         original = getattr(owner, name, None)
         inherited(patches, owner, name, value)
-        before = _there_before.get(getattr(owner, "__name__", ""))
-        if before is None or original is None:
-            return
-        for each in (module for known, module in list(sys.modules.items()) if known not in before):
-            # Looking at the values alone is quicker, and most modules have none.
-            if any(found is original for found in vars(each).values()):
-                for copy in [copy for copy, found in vars(each).items() if found is original]:
-                    inherited(patches, each, copy, value)
+        for each, copy in _copies.get((getattr(owner, "__name__", ""), name), ()):
+            if getattr(each, copy, None) is original:
+                inherited(patches, each, copy, value)
 
     Patches.replace = replace  # type: ignore[method-assign, assignment]  # of one test
 
