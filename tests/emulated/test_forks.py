@@ -20,7 +20,7 @@ from memtune_cli.input import emulated_forks
 _ROOT = Path(__file__).resolve().parents[2]
 _TRAINING = {"globalBatchSize": 16, "sequenceLength": 32, "optimizer": "adamw", "attention": "sdpa"}
 _PLANS = (
-    *("bf16-z2-none-mb8x1-sdpa", "fp32-fsdp-full-mb4x2-sdpa", "bf16-z3-full-mb4x2-sdpa"),
+    *("fp32-fsdp-full-mb4x2-sdpa", "bf16-z3-full-mb4x2-sdpa"),
     *("bf16-fsdp-none-mb8x1-sdpa-exp", "bf16-ddp-full-mb8x1-sdpa-exp"),
 )
 # What two runs of the same plan differ in as well.
