@@ -116,7 +116,7 @@ def test_a_python_without_a_cuda_torch_is_one_sentence_before_anything_runs(tmp_
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()
     assert "was not built for CUDA" in sentence
-    assert "activate its environment, or name that Python in the command" in sentence
+    assert "activate its environment, or name its Python in the command" in sentence
     assert not list((tmp_path / "state").glob("runs/*"))
 
 

@@ -78,7 +78,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield "  It had read values that no kernel has computed, which are listed below and may be the reason."
     yield from _untried(result["torch"]["version"])
     if measured is None:
-        yield "  Nothing is known of its memory: it ended before it used the GPU, or without a chance to tell."
+        yield "  Nothing is known of its memory: it ended before it used the GPU (on the CPU?), or could not tell."
         return
     yield ""
     yield screen.bold("Peaks")

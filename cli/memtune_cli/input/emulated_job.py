@@ -68,7 +68,9 @@ def prepare(job: Job, directory: Path) -> None:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("memtune: ")
         advice = (
-            "; activate its environment, or name that Python in the command" if done.returncode == _NO_TORCH else ""
+            "; activate its environment, or name its Python in the command: a launcher runs the one that it came with"
+            if done.returncode == _NO_TORCH
+            else ""
         )
         raise EmulationRefusedError(
             f"{job.metadata.name} cannot run on an emulated GPU: {said}{advice}", done.returncode

@@ -39,7 +39,7 @@ def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> lis
 def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{screen.bold(result['plan'])}  {_ending(result)}"
     if result["peakBytes"] is None:
-        yield "  Nothing is known of its memory: it ended before it used the GPU, or without a chance to tell."
+        yield "  Nothing is known of its memory: it ended before it used the GPU (on the CPU?), or could not tell."
         return
     unit = unit_of(result["peakBytes"]["device"])
     yield from _peaks(screen, unit, result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# The user id of MemTune's images.
+IMAGE_USER = 65532
 WORK_DIRECTORY = "/memtune"
 RUNNER_DIRECTORY = f"{WORK_DIRECTORY}/runner"
 # `python -m memtune_runner`, with the runner prepended to the image's PYTHONPATH. Setting PYTHONPATH on the container

@@ -57,7 +57,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, runner_image: str) -> Manifest
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
         **made,
         "restartPolicy": "Never",
-        "initContainers": [manifests.copy_runner(spec, runner_image), *prepared],
+        "initContainers": [wrapping.copy_runner(spec, runner_image), *prepared],
         "volumes": [*(spec.get("volumes") or []), *made["volumes"]],
     }
 

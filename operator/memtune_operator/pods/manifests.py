@@ -6,16 +6,14 @@ Pure: equal input, equal output.
 from __future__ import annotations
 
 import math
-from copy import deepcopy
-from typing import Any
 
 from memtune.api import API_VERSION, KIND, Job
 from memtune.controller.budget import longest_seconds
 from memtune.wire.run import Run, RunKind
-from memtune_operator.pods import bootstrap, gangs, names, placement, pod_security, variables, wrapping
+from memtune_operator.pods import gangs, names, placement, pod_security, variables, wrapping
 from memtune_operator.pods.jobset import job_set
 from memtune_operator.pods.references import check_references
-from memtune_operator.pods.template import IMAGE_USER, read_template
+from memtune_operator.pods.template import read_template
 from memtune_operator.pods.wrapping import Manifest
 
 # The Kubernetes default.
@@ -25,11 +23,6 @@ TERMINATION_MESSAGE = "/dev/termination-log"
 _WAITING_SECONDS = 4 * 3600
 # The API server's maximum.
 _LONGEST_DEADLINE = 2**31 - 1
-# It needs little, and every run waits for it.
-_COPY_RESOURCES = {
-    "requests": {"cpu": "100m", "memory": "128Mi"},
-    "limits": {"cpu": "1", "memory": "128Mi"},
-}
 
 
 def objects(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
@@ -106,7 +99,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
         "restartPolicy": "Never",
         "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
         "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
-        "initContainers": [copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
+        "initContainers": [wrapping.copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
         "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
         "volumes": [*(spec.get("volumes") or []), *volumes(wrapped, job)],
     }
@@ -119,30 +112,6 @@ def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
     latest = min(math.ceil(longest_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
     own = spec.get("activeDeadlineSeconds")
     return {"activeDeadlineSeconds": min(own, latest) if isinstance(own, int) else latest}
-
-
-def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
-    """The init container that copies the runner into a volume of the user's container."""
-    context: dict[str, Any] = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    # The pod's runAsUser applies here too, and runAsNonRoot rejects root. Otherwise the image's user stays, since some
-    # clusters reject ids outside the namespace's range.
-    if (spec.get("securityContext") or {}).get("runAsUser") == 0:
-        # Any non-root user works: the copied files are world-readable.
-        context["runAsUser"] = IMAGE_USER
-    return {
-        "name": names.COPY_CONTAINER,
-        "image": runner_image,
-        "command": ["python3", "-m", "memtune_runner", "install", bootstrap.RUNNER_DIRECTORY],
-        "resources": deepcopy(_COPY_RESOURCES),
-        "securityContext": context,
-        "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": bootstrap.WORK_DIRECTORY}],
-    }
 
 
 def volumes(wrapped: Manifest, job: Job) -> list[Manifest]:

@@ -8,11 +8,10 @@ from typing import Any
 from memtune.api import Job, reasons
 from memtune.api.container import TRAINER_CONTAINER
 from memtune_operator.pods import names
+from memtune_operator.pods.bootstrap import IMAGE_USER
 from memtune_operator.pods.placement import REQUIRED
 from memtune_operator.pods.wrapping import Manifest, TemplateError, conflict
 
-# The user id of MemTune's images.
-IMAGE_USER = 65532
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
 _CONTAINER_OBJECTS = ("resources", "securityContext")

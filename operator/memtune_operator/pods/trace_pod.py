@@ -14,10 +14,10 @@ from memtune.wire.names import short_hash
 from memtune.wire.run import RunKind, TraceRun
 from memtune_operator.pods import names, pod_security
 from memtune_operator.pods.bootstrap import BOOTSTRAP, WORK_DIRECTORY
-from memtune_operator.pods.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of
+from memtune_operator.pods.manifests import TERMINATION_MESSAGE, metadata_of
 from memtune_operator.pods.template import read_template
 from memtune_operator.pods.variables import of_trace
-from memtune_operator.pods.wrapping import Manifest, TemplateError, env_of, wrapped_index
+from memtune_operator.pods.wrapping import Manifest, TemplateError, copy_runner, env_of, wrapped_index
 
 # For torch and the shapes of one model: 70 billion parameters take 0.3 GiB beyond the import.
 _LIMIT_BYTES = 4 * GIB

@@ -1,4 +1,4 @@
-"""Wraps the user's container: puts the runner before its command and adds the plan's variables, resources and mounts.
+"""Wraps the user's container: puts the runner there and before its command, adds variables, resources and mounts.
 
 A user's value that conflicts with the plan is refused with an explanation, never overwritten.
 """
@@ -6,6 +6,7 @@ A user's value that conflicts with the plan is refused with an explanation, neve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from memtune.api import Job, reasons
@@ -14,7 +15,7 @@ from memtune.wire import environment
 from memtune.wire.frameworks import framework_of
 from memtune.wire.run import Run
 from memtune_operator.pods import names
-from memtune_operator.pods.bootstrap import BOOTSTRAP, WORK_DIRECTORY
+from memtune_operator.pods.bootstrap import BOOTSTRAP, IMAGE_USER, RUNNER_DIRECTORY, WORK_DIRECTORY
 
 Manifest = dict[str, Any]
 
@@ -26,6 +27,11 @@ METRICS_PORT = 9400
 
 # The runner's subcommand that launches the command after it.
 LAUNCH = ("launch", "--")
+# It needs little, and every run waits for it.
+_COPY_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"cpu": "1", "memory": "128Mi"},
+}
 
 
 class TemplateError(ValueError):
@@ -149,3 +155,27 @@ def _ports(container: Manifest, where: str) -> list[Manifest]:
             problem = f"port {port.get('containerPort')} takes the place of the runner's metrics"
             raise conflict(f"{where}.ports", problem, f"use another than {METRICS_PORT} and {names.METRICS_PORT_NAME}")
     return [*own, {"name": names.METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"}]
+
+
+def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
+    """The init container that copies the runner into a volume of the user's container."""
+    context: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    # The pod's runAsUser applies here too, and runAsNonRoot rejects root. Otherwise the image's user stays, since some
+    # clusters reject ids outside the namespace's range.
+    if (spec.get("securityContext") or {}).get("runAsUser") == 0:
+        # Any non-root user works: the copied files are world-readable.
+        context["runAsUser"] = IMAGE_USER
+    return {
+        "name": names.COPY_CONTAINER,
+        "image": runner_image,
+        "command": ["python3", "-m", "memtune_runner", "install", RUNNER_DIRECTORY],
+        "resources": deepcopy(_COPY_RESOURCES),
+        "securityContext": context,
+        "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}],
+    }

@@ -14,9 +14,9 @@ from pathlib import Path
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints.complete_checkpoints import Checkpoint, discard
 from memtune_runner.checkpoints.manifest import ManifestError
 from memtune_runner.checkpoints.saving import is_complete
-from memtune_runner.checkpoints.store import Checkpoint, discard
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,8 +13,9 @@ from typing import Any
 
 from memtune.plans.resume import Format
 from memtune.wire.report import Phase
+from memtune_runner.checkpoints.complete_checkpoints import discard
 from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, refuse_root
-from memtune_runner.checkpoints.store import Store, discard
+from memtune_runner.checkpoints.store import Store
 from memtune_runner.rank import phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.progress import Trained

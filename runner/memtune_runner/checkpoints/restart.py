@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from memtune_runner.checkpoints.store import complete_checkpoints, directories
+from memtune_runner.checkpoints.complete_checkpoints import complete_checkpoints, directories
 from memtune_runner.rank.settings import Settings
 
 # MemTune's, the Trainer's, accelerate's and LitGPT's names: directories with them are checkpoints, complete or not.

@@ -13,9 +13,10 @@ from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Resumption, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints import probe_saves
+from memtune_runner.checkpoints.complete_checkpoints import Checkpoint, complete_checkpoints
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.restart import set_aside
-from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
+from memtune_runner.checkpoints.store import Store
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.settings import Settings
 

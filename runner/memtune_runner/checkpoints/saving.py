@@ -10,8 +10,9 @@ from memtune.plans.resume import Format
 from memtune.wire import environment
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints import save_barrier
+from memtune_runner.checkpoints.complete_checkpoints import discard
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
-from memtune_runner.checkpoints.store import Ranks, Store, discard
+from memtune_runner.checkpoints.store import Ranks, Store
 from memtune_runner.rank import progress, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.progress import Progress, Trained

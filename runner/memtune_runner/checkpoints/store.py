@@ -1,13 +1,9 @@
-"""The checkpoints of a job on its shared volume: fenced by job and attempt, written atomically.
-
-Needs no torch: the launcher looks for a checkpoint to resume from before any worker starts.
-"""
+"""Writes a job's checkpoints on its volume: fenced by job and attempt, completed by a manifest. Needs no torch."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,13 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memtune_runner.checkpoints import manifest as manifests
-from memtune_runner.checkpoints.manifest import Manifest, ManifestError
+from memtune_runner.checkpoints.complete_checkpoints import Checkpoint, complete_checkpoints, discard
+from memtune_runner.checkpoints.manifest import Manifest
 from memtune_runner.rank.bad_input import BadInputError
 
 # The newest may come from a plan that is about to fail; the one before it then remains.
 KEPT = 2
-# Trainer writes output_dir/checkpoint-N, and output_dir may be a directory below the volume.
-_DEEPEST = 2
 _FENCE = re.compile(r"memtune-fence-(\d+)")
 # A converted checkpoint has one more word in its name.
 _OWN = re.compile(r"memtune-step-\d+-attempt-(\d+)(-\w+)?")
@@ -29,14 +24,6 @@ _OWN = re.compile(r"memtune-step-\d+-attempt-(\d+)(-\w+)?")
 
 class FencedError(BadInputError):
     """A newer attempt or a newer job has begun, so this one must not write any more."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A complete checkpoint: its directory and its manifest."""
-
-    directory: Path
-    manifest: Manifest
 
 
 @dataclass(frozen=True)
@@ -131,35 +118,6 @@ class Store:
                 discard(directory)
 
 
-def newest(root: Path) -> Checkpoint | None:
-    """Return the complete checkpoint with the most samples; among equals, that of the latest attempt."""
-    return next(iter(complete_checkpoints(root)), None)
-
-
-def complete_checkpoints(root: Path) -> list[Checkpoint]:
-    """Return all complete checkpoints below ``root``, newest first; log a line for each that is skipped."""
-    found = []
-    for directory in directories(root):
-        if not (directory / manifests.FILE_NAME).exists():
-            continue
-        try:
-            found.append(Checkpoint(directory, manifests.read(directory)))
-        except ManifestError as error:
-            print(f"memtune: a checkpoint is passed over: {error}", file=sys.stderr)
-    return sorted(found, key=_age, reverse=True)
-
-
-def discard(directory: Path) -> None:
-    """Delete a checkpoint, its manifest first, so that it never looks complete with files missing."""
-    (directory / manifests.FILE_NAME).unlink(missing_ok=True)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
-    manifest = checkpoint.manifest
-    return manifest.samples, manifest.attempt, checkpoint.directory.name
-
-
 def _fences(root: Path) -> Iterator[_Fence]:
     for path in sorted(root.iterdir()):
         match = _FENCE.fullmatch(path.name)
@@ -167,13 +125,3 @@ def _fences(root: Path) -> Iterator[_Fence]:
             # Another job may be deleting it at this moment.
             with suppress(FileNotFoundError):
                 yield _Fence(path, int(match[1]), path.read_text())
-
-
-def directories(root: Path, depth: int = _DEEPEST) -> Iterator[Path]:
-    """Yield directories that may be checkpoints, except hidden ones."""
-    with suppress(OSError):
-        for path in sorted(root.iterdir()):
-            if path.is_dir() and not path.name.startswith("."):
-                yield path
-                if depth > 1 and not (path / manifests.FILE_NAME).exists():
-                    yield from directories(path, depth - 1)

@@ -22,8 +22,8 @@ from memtune.plans.deepspeed_config import deepspeed_config
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
 from memtune_runner.checkpoints import Ranks, Store, convert, universal
+from memtune_runner.checkpoints.complete_checkpoints import Checkpoint, complete_checkpoints
 from memtune_runner.checkpoints.manifest import Manifest
-from memtune_runner.checkpoints.store import Checkpoint, complete_checkpoints
 
 STEPS = 3
 _GLOBAL_BATCH = 8
