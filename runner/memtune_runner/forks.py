@@ -161,7 +161,9 @@ def _serve(place: str, libraries: Libraries) -> NoReturn:
             message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
             if not message:
                 os._exit(0)
+            prepare = processes.dying_with_parent()
             if (child := os.fork()) == 0:
+                prepare()
                 connection.close()
                 _launch(json.loads(message), descriptors, libraries)
             for each in descriptors:

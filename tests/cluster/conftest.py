@@ -65,6 +65,8 @@ def pytest_configure(config: Any) -> None:
     ):
         config.addinivalue_line("markers", marker)
     if _is_worker(config):
+        if "cluster_was_up" not in config.workerinput:
+            pytest.fail("workers share a cluster only where the tests are named tests/cluster, or a part of it")
         config.stash[_WAS_UP] = config.workerinput["cluster_was_up"]
 
 
@@ -78,7 +80,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = item.get_closest_marker("xdist_group")
         if _is_worker(config) and (group or item.get_closest_marker("alone")):
             # `--dist loadgroup` finds a group in the test's id, but xdist 3.8 writes it where pytest 9.2 does not look.
-            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0] if group else 'alone'}")
+            name = f"@{group.args[0] if group else 'alone'}"
+            item._id = type(item._id).parse(f"{item.nodeid}{name}")
+            assert item.nodeid.endswith(name), "this version of pytest keeps the ids of tests elsewhere"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -123,10 +123,14 @@ class _Parent:
                 words, env={**variables, **own}, cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
-            ends_at = time.monotonic() + time_limit
-            while process.poll() is None and time.monotonic() < ends_at:
-                if select.select([listening], [], [], _LOOK_AGAIN_SECONDS)[0]:
-                    return cls(process, listening.accept()[0])
+            try:
+                ends_at = time.monotonic() + time_limit
+                while process.poll() is None and time.monotonic() < ends_at:
+                    if select.select([listening], [], [], _LOOK_AGAIN_SECONDS)[0]:
+                        return cls(process, listening.accept()[0])
+            except BaseException:  # as Ctrl-C
+                _kill(process)
+                raise
         _kill(process)
         return None
 
@@ -135,6 +139,7 @@ class _Parent:
         request = {"words": _users(words), "environment": dict(variables), "directory": str(workdir)}
         read, write = os.pipe()
         try:
+            self._connection.settimeout(None)
             socket.send_fds(self._connection, [json.dumps(request).encode()], [write, 2])
             process = int(self._connection.recv(64))
         except (OSError, ValueError):

@@ -159,11 +159,17 @@ def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
 
 
 def nothing_fits(
-    context: Context, model: PlanKnowledge, why: str, by_script: Sequence[str] = (), untried: Sequence[str] = ()
+    context: Context,
+    model: PlanKnowledge,
+    why: str,
+    by_script: Sequence[str] = (),
+    untried: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> Context:
     """End a job of which no plan fits, and say what would help.
 
     First ``by_script``, what its script should change, then what to allow so that a plan is tried that was ``untried``.
+    Last the ``warnings`` that the runs had.
     """
     smallest = model.smallest()
     if smallest is None:
@@ -173,7 +179,8 @@ def nothing_fits(
     # Another job is suggested only if neither the script nor an untried plan is known to help.
     if not by_script and not (untried and model.fits(smallest)):
         advice += advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
-    return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
+    warned = f". Warnings: {'; '.join(warnings)}" if warnings else ""
+    return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}{warned}")
 
 
 def _nothing_fits(context: Context, model: PlanKnowledge) -> Context:

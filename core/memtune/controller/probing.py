@@ -234,8 +234,8 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
         outside = [run for run in runs if run.out_of_memory and is_of_script(model, run)]
         kinds = sorted({OutOfMemoryKind(run.out_of_memory) for run in outside})
         remedies = [each for kind in kinds for each in script_remedies(context.job.spec.integration, kind)]
-        remedies += dict.fromkeys(warning(run) for run in runs if ended_as(run, Verdict.SUCCEEDED) and warning(run))
-        return nothing_fits(context, model, text, remedies, _untried(context, model))
+        warnings = dict.fromkeys(warning(run) for run in runs if ended_as(run, Verdict.SUCCEEDED) and warning(run))
+        return nothing_fits(context, model, text, remedies, _untried(context, model), tuple(warnings))
     first = winner(context.job, model, good)
     best = own[first.plan]
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0

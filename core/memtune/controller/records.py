@@ -20,6 +20,7 @@ from memtune.api.status import (
     RunStatus,
     Status,
     load_status,
+    to_seconds,
     to_text,
 )
 from memtune.api.tuning import MAX_PROBES
@@ -207,9 +208,17 @@ def to_run(
 
 
 def evaluation_limit(status: Status, probe: RunStatus) -> int:
-    """The largest evaluation batch asked of a probe: its micro-batch, once one before it ran out in an evaluation."""
-    before = status.probes[: status.probes.index(probe)] if probe in status.probes else ()
-    has_run_out = any(each.out_of_memory == OutOfMemoryKind.EVALUATION.value for each in before)
+    """The largest evaluation batch asked of a probe: its micro-batch, once one had run out in an evaluation; 0 if any.
+
+    Those of earlier jobs teach nothing, because they may be dropped.
+    """
+    began = to_seconds(probe.started_at)
+    ends = [
+        to_seconds(each.ended_at)
+        for each in status.own_probes
+        if each.number < probe.number and each.out_of_memory == OutOfMemoryKind.EVALUATION.value
+    ]
+    has_run_out = any(end is not None and (began is None or end <= began) for end in ends)
     return plan_of(probe).micro_batch if has_run_out else 0
 
 

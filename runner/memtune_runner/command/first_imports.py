@@ -108,8 +108,14 @@ def _lies_in_library(spec: ModuleSpec | None) -> bool:
 
 def _defines(statement: ast.stmt) -> bool:
     """Whether a statement only defines a function, a class or a constant, or does nothing."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)):
+    if isinstance(statement, ast.Pass):
         return True
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        carried_out = (*statement.decorator_list, *statement.args.defaults, *filter(None, statement.args.kw_defaults))
+        return not any(map(_calls, carried_out))
+    if isinstance(statement, ast.ClassDef):
+        head = (*statement.decorator_list, *statement.bases, *statement.keywords)
+        return all(map(_defines, statement.body)) and not any(map(_calls, head))
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     if isinstance(statement, ast.If):
@@ -118,4 +124,8 @@ def _defines(statement: ast.stmt) -> bool:
         )
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     is_assigned = isinstance(statement, (ast.Assign, ast.AnnAssign)) and all(isinstance(t, ast.Name) for t in targets)
-    return is_assigned and not any(isinstance(each, (ast.Call, ast.Await)) for each in ast.walk(statement))
+    return is_assigned and not _calls(statement)
+
+
+def _calls(node: ast.AST) -> bool:
+    return any(isinstance(each, (ast.Call, ast.Await)) for each in ast.walk(node))

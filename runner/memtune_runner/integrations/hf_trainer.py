@@ -143,7 +143,7 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
             trainer.compute_loss_func is None
             and _unsaid(trainer)
             and getattr(trainer, "model_accepts_loss_kwargs", False)  # of another version of transformers
-            and not (_model_weighs(trainer) if own is compute_loss else own_losses.weighs(own))
+            and not _is_weighed(trainer, own, compute_loss)
         ):
             # Else the Trainer would take it for divided by the tokens of a whole step, and not divide it at all.
             trainer.model_accepts_loss_kwargs = False
@@ -157,6 +157,14 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
             trainer.add_callback(_length_callback(settings, trainer, length))
 
     return init
+
+
+def _is_weighed(trainer: Any, own: Any, compute_loss: Any) -> bool:
+    """Whether the loss is weighed by its step: that of the script's own function, of the model, or of both in turn."""
+    if own is not compute_loss and not own_losses.weighs(own):
+        return False
+    asks_model = own is compute_loss or own_losses.calls_inherited(own)
+    return not asks_model or _model_weighs(trainer)
 
 
 def _model_weighs(trainer: Any) -> bool:
@@ -194,20 +202,26 @@ class _LastBatches(list[Any]):
     """The last micro-batches of a pass, fewer than the Trainer has asked for, which make a step nevertheless.
 
     The Trainer knows the last step of a pass by its length. Of a stream it knows none, and would add up the gradients
-    with those of the next pass.
+    with those of the next pass. It decides if it steps by the accumulation in its arguments, which is 1 while it has
+    the last of them, until `training_step`. It also calls the callbacks' `on_step_begin` once more.
     """
 
     def __init__(self, batches: list[Any], trainer: Any) -> None:
         super().__init__(batches)
         self._trainer = trainer
+        self._accumulation = trainer.args.gradient_accumulation_steps
 
     def __iter__(self) -> Iterator[Any]:
         *before, last = super().__iter__()
         yield from before
         args = self._trainer.args
-        setattr(self._trainer, _ACCUMULATION, args.gradient_accumulation_steps)
-        args.gradient_accumulation_steps = 1  # the Trainer decides by it if it steps, and calls `training_step`
-        yield last
+        setattr(self._trainer, _ACCUMULATION, self._accumulation)
+        args.gradient_accumulation_steps = 1
+        try:
+            yield last
+        finally:  # a script's own `training_step` may not call the Trainer's
+            args.gradient_accumulation_steps = self._accumulation
+            vars(self._trainer).pop(_ACCUMULATION, None)
 
 
 def _step_at_end(inherited: Inherited, trainer: Any, batches: Any, asked: int, *args: Any, **kwargs: Any) -> Any:

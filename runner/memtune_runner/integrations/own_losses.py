@@ -10,6 +10,7 @@ from typing import Any
 
 _TOKENS_OF_STEP = "num_items_in_batch"
 _MICRO_BATCHES_OF_STEP = ("gradient_accumulation_steps", "current_gradient_accumulation_steps")
+_LABELS = ("labels", "shift_labels")
 
 
 def weighs(compute_loss: Any) -> bool:
@@ -26,6 +27,12 @@ def weighs(compute_loss: Any) -> bool:
     return any(names & _loaded(each) for each in dis.get_instructions(code))
 
 
+def calls_inherited(compute_loss: Any) -> bool:
+    """Whether the function calls that of the class above it."""
+    code = getattr(inspect.unwrap(compute_loss), "__code__", None)
+    return code is not None and not {"super", "__class__"}.isdisjoint((*code.co_names, *code.co_freevars))
+
+
 def model_weighs(forward: Any) -> bool:
     """Whether a model's forward pass gives its loss what the Trainer passes beside the labels: its step's tokens.
 
@@ -36,14 +43,21 @@ def model_weighs(forward: Any) -> bool:
         if "labels" not in inspect.signature(forward).parameters:
             return True
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(forward)))
-        calls = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Call)]
+        nodes = list(ast.walk(ast.parse(source)))
     except (OSError, TypeError, ValueError, SyntaxError):
         return True
-    return _TOKENS_OF_STEP in source or any(
-        any(keyword.arg is None for keyword in call.keywords)
-        and any(isinstance(each, ast.Name) and each.id == "labels" for each in ast.walk(call))
-        for call in calls
-    )
+    return any(map(_passes_tokens_on, nodes))
+
+
+def _passes_tokens_on(node: ast.AST) -> bool:
+    """Whether a node uses the tokens of the step, or calls something with labels and all that came beside them."""
+    if isinstance(node, ast.BinOp):  # a division by what was looked up
+        return any(isinstance(each, ast.Constant) and each.value == _TOKENS_OF_STEP for each in ast.walk(node))
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Name) and node.id == _TOKENS_OF_STEP
+    names = {keyword.arg for keyword in node.keywords}
+    has_labels = any(isinstance(each, ast.Name) and each.id in _LABELS for each in ast.walk(node))
+    return _TOKENS_OF_STEP in names or (None in names and (has_labels or not names.isdisjoint(_LABELS)))
 
 
 def reduces_by_sum(compute_loss: Any) -> bool:

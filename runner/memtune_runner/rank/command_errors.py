@@ -35,10 +35,17 @@ def is_bad_command(error: BaseException, message: str) -> bool:
 
 def _shown_by_click(error: SystemExit) -> Any:
     """Return the error that click, or typer's copy of it, has printed before it ended the script; None if none."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "main"]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     # Newer versions handle the error first, and only remember how to print it.
-    printed = (getattr(frame.f_locals.get("report"), "__self__", None) for frame in frames)
-    return next((each for each in (error.__context__, *printed) if hasattr(each, "format_message")), None)
+    reports = (frame.f_locals.get("report") for frame in frames if frame.f_code.co_name == "main")
+    printed = (getattr(report, "__self__", None) for report in reports)
+    # An exit of the script's own, while it handled such an error, has been raised elsewhere.
+    handled = error.__context__ if frames and _is_of_click(frames[-1]) else None
+    return next((each for each in (handled, *printed) if hasattr(each, "format_message")), None)
+
+
+def _is_of_click(frame: Any) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("click", "typer")
 
 
 def _is_unknown_option(error: Any) -> bool:

@@ -28,8 +28,14 @@ def elsewhere(cluster: Cluster) -> Iterator[str]:
     cluster.core.delete_namespace(name)
 
 
+def all_active(cluster: Cluster) -> bool:
+    return all(each.status.phase == "Active" for each in cluster.core.list_namespace().items)
+
+
 @pytest.mark.alone
 def test_jobs_of_all_namespaces_are_reconciled_by_default(cluster: Cluster, elsewhere: str, release: Release) -> None:
+    # In a namespace that ends, no operator may create the events of its jobs.
+    eventually(lambda: all_active(cluster), "the namespaces of earlier tests to be gone", 180)
     release.own_crd()
     release.install({})
     release.helm.test(release.name, timeout=180)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from operator_process import Jobs
-from pods import Cluster, container, pod
+from pods import Cluster, container, eventually, pod
 
 from dev.cluster.shell import ClusterError
 from memtune.api import GROUP
@@ -30,7 +30,8 @@ def test_a_pod_is_read_entered_and_deleted(kubectl: Kubectl, cluster: Cluster, n
     script = "import signal; print('at work', flush=True); signal.pause()"
     cluster.create(namespace, pod("worker", container(script)))
     kubectl("--namespace", namespace, "wait", "--for=condition=Ready", "pod/worker", "--timeout=60s")
-    assert kubectl("--namespace", namespace, "logs", "worker") == "at work\n"
+    # It is ready before it has said anything.
+    eventually(lambda: kubectl("--namespace", namespace, "logs", "worker") == "at work\n", "the pod's log")
     entered = kubectl("--namespace", namespace, "exec", "worker", "--", "python3", "-c", "print(6 * 7)")
     assert entered == "42\n"
     kubectl("--namespace", namespace, "delete", "pod", "worker")

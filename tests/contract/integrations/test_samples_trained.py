@@ -48,6 +48,7 @@ def samples(outcome: watched.Outcome) -> tuple[int | None, int | None]:
         (["--epochs", "2", "1"], 63, 63),
         (["--stream", "--stop-after", "4"], 32, 48),
         (["--stream", "--ends"], 42, 42),  # two passes, whose last step has 5 samples
+        (["--stream", "--ends", "--own-step"], 42, 42),
     ],
 )
 def test_of_transformers_trainer(arguments: list[str], trained: int, total: int, tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def test_a_script_that_saves_only_the_model_is_resumed_with_its_optimizer_nevert
 
 
 @pytest.mark.parametrize(
-    ("own_loss", "warned"), [("mean", 0), ("summed", 1), ("divided", 0), ("told", 0), ("of-model", 0)]
+    ("own_loss", "warned"),
+    [("mean", 0), ("summed", 1), ("divided", 0), ("told", 0), ("of-model", 0), ("of-model-inherited", 0)],
 )
 def test_a_loss_of_the_scripts_own_weighs_the_same_in_smaller_micro_batches(
     own_loss: str, warned: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

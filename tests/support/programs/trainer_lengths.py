@@ -23,6 +23,7 @@ parser.add_argument("--epochs", type=int, nargs="+", default=[2], help="of each 
 parser.add_argument("--drop-last", action="store_true")
 parser.add_argument("--stream", action="store_true")
 parser.add_argument("--ends", action="store_true", help="the stream has each row once")
+parser.add_argument("--own-step", action="store_true", help="compute a step without the Trainer's")
 parser.add_argument("--patience", type=int, help="of transformers' own early stopping, beside --stop-after")
 parser.add_argument("--max-steps", type=int, default=-1)
 parser.add_argument("--stop-after", type=int)
@@ -48,6 +49,16 @@ class Streamed(IterableDataset[Any]):
         return (rows[number % len(rows)] for number in (range(len(rows)) if own.ends else itertools.count()))
 
 
+class OwnStep(Trainer):
+    """Makes its passes itself."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        model.train()
+        loss: Any = self.compute_loss(model, self._prepare_inputs(inputs), num_items_in_batch=num_items_in_batch)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
 def space(trial: Any) -> dict[str, Any]:
     batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1} if own.batches else {}
     return {
@@ -57,7 +68,7 @@ def space(trial: Any) -> dict[str, Any]:
 
 
 for number, epochs in enumerate(own.epochs, 1):
-    trainer = Trainer(
+    trainer = (OwnStep if own.own_step else Trainer)(
         model_init=tiny_llama,
         args=TrainingArguments(
             output_dir=str(Path(os.environ["SAVES_IN"]) / ("" if own.share else f"call-{number}")),

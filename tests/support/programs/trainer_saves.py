@@ -3,7 +3,7 @@
 ``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save kills it; ``KEPT`` how many of its checkpoints
 it keeps, 1 by default; ``ONLY_MODEL`` has it save no optimizer. ``OWN_LOSS`` has it compute each micro-batch's loss by
 itself: as its ``mean``, ``divided`` by the accumulation, or so divided elsewhere, of which the Trainer is ``told``; or
-has a model of the library's whose loss is the micro-batch's mean (``of-model``).
+has a model of the library's whose loss is the micro-batch's mean (``of-model``, also asked for by ``super()``).
 """
 
 from __future__ import annotations
@@ -63,6 +63,13 @@ class Divided(Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
+class Inherited(Trainer):
+    """Asks the Trainer for its loss."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs)
+
+
 class Told(Trainer):
     """Divides where nobody looks, and says so."""
 
@@ -98,13 +105,14 @@ torch.save = save_or_die
 trainers: dict[str | None, type[Trainer]] = {
     None: Trainer,
     "of-model": Trainer,
+    "of-model-inherited": Inherited,
     "mean": OwnLoss,
     "summed": Summed,
     "divided": Divided,
     "told": Told,
 }
 trainer = trainers[os.environ.get("OWN_LOSS")](
-    model=tiny_bert() if os.environ.get("OWN_LOSS") == "of-model" else tiny_llama(),
+    model=tiny_bert() if os.environ.get("OWN_LOSS", "").startswith("of-model") else tiny_llama(),
     args=TrainingArguments(
         output_dir=os.environ["SAVES_IN"],
         num_train_epochs=2,

@@ -80,11 +80,13 @@ def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int
     assert " was not tried, and is predicted to take " in message
 
 
-def test_a_job_whose_plans_were_all_too_tight_says_what_its_script_should_change() -> None:
+def test_a_job_whose_plans_were_all_too_tight_has_their_warnings_last() -> None:
     peak = "the peak is that of an evaluation in batches of 64: let the script evaluate in smaller ones"
     cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
     measure(cluster, warnings=peak, alloc_retries=1)
-    assert f". What would help: {peak}; or raise tuning.maxProbes: " in condition(cluster, "Failed")["message"]
+    message = condition(cluster, "Failed")["message"]
+    assert ". What would help: raise tuning.maxProbes: " in message
+    assert message.endswith(f". Warnings: {peak}")
 
 
 def test_a_plan_that_won_is_told_with_those_that_were_too_tight() -> None:

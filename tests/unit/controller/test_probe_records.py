@@ -101,6 +101,9 @@ def test_after_an_evaluation_ran_out_of_memory_probes_and_the_training_evaluate_
     status = Status(probes=(probes[0], died, probes[2]))
     runs = [to_run(make_job(), status, probe, 0) for probe in status.probes]
     assert [run.evaluation_batch for run in runs] == [0, 0, 2]
+    beside = probes[2].model_copy(update={"started_at": "2026-03-01T09:59:00Z"})
+    status = Status(probes=(probes[0], died, beside))
+    assert to_run(make_job(), status, beside, 0).evaluation_batch == 0, "it ran when the other failed"
 
 
 def test_the_training_evaluates_as_the_probe_of_its_plan_did() -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from types import FunctionType
 from typing import NoReturn
 
 import click
@@ -347,8 +348,10 @@ def test_click_may_end_the_script_while_it_handles_the_error() -> None:
         except click.NoSuchOption as error:  # as older versions do, and typer
             sys.exit(error.exit_code)
 
+    of_click = FunctionType(main.__code__, {**globals(), "__name__": "click.core"}, closure=main.__closure__)
     told = "Error: No such option '--lr-rate'."
-    assert of_exception(caught(main)) == Failure(ERROR, 2, told, is_bad_command=True)
+    assert of_exception(caught(of_click)) == Failure(ERROR, 2, told, is_bad_command=True)
+    assert not of_exception(caught(main)).is_bad_command, "a script's own exit for what it asked click"
 
 
 def test_what_a_script_itself_refuses_is_no_bad_command() -> None:

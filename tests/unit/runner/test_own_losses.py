@@ -90,6 +90,16 @@ class Model:
     def weighed(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
         return self.cross_entropy(self.decoder(tokens), labels=labels, **kwargs)
 
+    def shifted_before(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
+        shift_labels = self.shifted(labels)
+        return self.cross_entropy(self.decoder(tokens), labels=None, shift_labels=shift_labels, **kwargs)
+
+    def moved(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
+        of_decoder = {}
+        if "num_items_in_batch" in kwargs:
+            of_decoder["num_items_in_batch"] = kwargs.pop("num_items_in_batch")
+        return self.cross_entropy(self.decoder(tokens, **of_decoder), self.shifted(labels))
+
     def looked_up(self, tokens: Any, labels: Any = None, **kwargs: Any) -> Any:
         return self.cross_entropy(self.decoder(tokens), labels) / kwargs["num_items_in_batch"]
 
@@ -109,7 +119,9 @@ class Model:
     [
         (Model().mean, False),
         (Model().wrapped, False),
+        (Model().moved, False),
         (Model().weighed, True),
+        (Model().shifted_before, True),
         (Model().looked_up, True),
         (Model().without_labels, True),
         (eval("lambda tokens, labels=None: labels"), True),  # has no source
@@ -119,3 +131,16 @@ def test_a_models_loss_is_weighed_if_it_is_given_what_comes_with_the_labels(
     forward: Callable[..., Any], expected: bool
 ) -> None:
     assert own_losses.model_weighs(forward) is expected
+
+
+class Inherits(Model):
+    """Passes on what its class does."""
+
+    def mean(self, *args: Any, **kwargs: Any) -> Any:
+        return super().mean(*args, **kwargs)
+
+
+def test_a_loss_that_calls_the_inherited_one_is_weighed_only_if_that_is() -> None:
+    assert own_losses.weighs(Inherits.mean)
+    assert own_losses.calls_inherited(Inherits.mean)
+    assert not own_losses.calls_inherited(divides)

@@ -13,7 +13,7 @@ from memtune_runner.checkpoints import lightning, manifest
 from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
-from memtune_runner.rank import phases, script_warnings
+from memtune_runner.rank import phases, progress, script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.training_length import TrainingLength
 
@@ -48,7 +48,7 @@ def install(
         patches.wrap(module.Fabric, "setup_optimizers", state.setup_optimizers)
         patches.wrap(module.Fabric, "setup_dataloaders", _setup_dataloaders(settings, length))
         patches.wrap(module.Fabric, "save", lightning.save_aside if probe is not None else _save(settings, trained))
-        patches.wrap(module.Fabric, "load", _load(settings, trained))
+        patches.wrap(module.Fabric, "load", _load(settings))
 
     imports.when_imported(f"{package}.fabric", wrap_fabric)
 
@@ -167,11 +167,12 @@ def _is_resumable(state: dict[str, Any]) -> bool:
     return any(isinstance(each, Optimizer) for each in state.values())
 
 
-def _load(settings: Settings, trained: Callable[[], Trained]) -> Inherited:
+def _load(settings: Settings) -> Inherited:
     """Return the wrapper of ``Fabric.load``: a training loads the resolved checkpoint, whatever the script found."""
 
     def load(inherited: Inherited, fabric: Any, path: Any, state: Any = None, *args: Any, **kwargs: Any) -> Any:
-        resumes = bool(state) and _is_resumable(state) and trained().steps <= settings.resumed_step
+        # Each rank knows its own steps; how far the training is, only those that have read the checkpoint.
+        resumes = bool(state) and _is_resumable(state) and not progress.now().steps
         if settings.resume_from is None and resumes and not settings.is_probe:
             script_warnings.warn(
                 "the script went on from a file that is no checkpoint of MemTune's, so the samples before it are not "
