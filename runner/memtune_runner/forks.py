@@ -45,7 +45,7 @@ _OURS = ("memtune_runner.watch.hooks", "memtune_runner.watch.watch", "memtune_ru
 
 def main(words: Sequence[str]) -> int:
     """Serve requests for runs of ``KIND TARGET ARGUMENTS...`` at the socket that the environment names."""
-    place = os.environ.pop(environment.EMULATED_FORKS)
+    place = Path(os.environ.pop(environment.EMULATED_FORKS))
 
     def serve() -> NoReturn:
         try:
@@ -153,10 +153,12 @@ def _entries(directory: str) -> set[str]:
     return {each.name for each in Path("/proc/self", directory).iterdir()}
 
 
-def _serve(place: str, libraries: Libraries) -> NoReturn:
+def _serve(place: Path, libraries: Libraries) -> NoReturn:
     """Fork a launcher for each request, one after the other, and tell its process and its exit code."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(place)
+        near = os.open(place.parent, os.O_RDONLY)
+        connection.connect(f"/proc/self/fd/{near}/{place.name}")  # the whole path may be too long for a socket
+        os.close(near)
         while True:
             message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
             if not message:

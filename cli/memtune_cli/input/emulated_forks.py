@@ -114,10 +114,11 @@ class _Parent:
             environment.EMULATED_FORKS: place,
         }
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            near = os.open(directory, os.O_RDONLY)
             try:
-                listening.bind(place)
-            except OSError:  # the path is too long
-                return None
+                listening.bind(f"/proc/self/fd/{near}/socket")  # the whole path may be too long for a socket
+            finally:
+                os.close(near)
             listening.listen()
             process = subprocess.Popen(
                 words, env={**variables, **own}, cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
