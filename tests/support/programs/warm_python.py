@@ -127,7 +127,8 @@ def _fork_and_tell(output: int, errors: int, told: int) -> None:
         return
     for each in {output, errors}:
         os.close(each)
-    os.write(told, str(child).encode())
+    with suppress(BrokenPipeError):  # who wanted to know may be gone already
+        os.write(told, str(child).encode())
     ended = os.pidfd_open(child)
     if ended not in select.select([ended, told], [], [])[0]:
         os.killpg(child, signal.SIGKILL)
