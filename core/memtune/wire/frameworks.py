@@ -69,6 +69,8 @@ _PREFIXES = (
 # What options of prefixes are given, and how long `timeout` waits: numbers and names of signals or variables.
 _VALUE = re.compile(r"[\d.]+[smhd]?|[A-Z][A-Z0-9_]*")
 _MODULE = ("-m", "--module")
+# Arguments by which a program only tells of itself.
+_ASKS = {"-h", "--help", "--version"}
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")
 
@@ -87,6 +89,8 @@ def commands_of(words: Sequence[str]) -> list[list[str]]:
 
 
 def _framework_of_program(command: Sequence[str]) -> Framework | None:
+    if command[1:] and _ASKS.issuperset(command[1:]):
+        return None  # as a condition of a shell
     for framework in FRAMEWORKS:
         if any(_begins(command, start) for start in framework.commands):
             return framework

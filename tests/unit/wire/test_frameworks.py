@@ -48,6 +48,7 @@ def test_a_command_names_its_framework(command: list[str], name: str) -> None:
         ["bash", "train.sh"],
         ["timeout"],
         ["bash", "-c", "if true; then echo litgpt; fi"],
+        ["sh", "-c", "if ! litgpt --help; then python train.py; fi"],
         ["bash", "-c", "ray stop --force; torchrun train.py"],
         ["bash", "-c", "ray start --head && accelerate launch grpo.py"],
         ["ray", "start", "--head"],
