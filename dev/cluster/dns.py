@@ -73,10 +73,16 @@ def _write_hosts(api: Client) -> bool:
     return write_new(_HOSTS, "".join(f"{line}\n" for line in host_lines(services, endpoints)))
 
 
+def started(server: list[str]) -> subprocess.Popen[bytes]:
+    """Start a server that dies with this process. A SIGHUP does not end it, even before it handles that."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *server])
+
+
 def main() -> int:
     api, changed = client("dns"), threading.Event()
     _write_hosts(api)
-    server = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *_dnsmasq()])
+    server = started(_dnsmasq())
     for kind in _KINDS:
         api.follow(f"/api/v1/{kind}", changed)
     while server.poll() is None:
