@@ -98,8 +98,11 @@ def _meshes(module: torch.nn.Module) -> Iterator[Any]:
 
 
 def learns(module: torch.nn.Module) -> bool:
-    """Whether a module is (part of) a model in training, unlike transforms, losses and frozen teachers."""
-    return any(each.requires_grad for each in module.parameters())
+    """Whether a module is (part of) a model in training, unlike transforms, losses and frozen teachers.
+
+    Nor is one on the device meta, on which a script counts the operations of its model, as LitGPT does.
+    """
+    return any(each.requires_grad and not each.is_meta for each in module.parameters())
 
 
 def main_dtype(tensors: Iterable[torch.Tensor]) -> str | None:

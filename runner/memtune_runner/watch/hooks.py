@@ -128,8 +128,8 @@ def _module_call(watch: Watch) -> Inherited:
 
 def _backward(watch: Watch) -> Inherited:
     def backward(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
-        if watch.busy:
-            return inherited(*args, **kwargs)  # recomputation within a backward pass
+        if watch.busy or _is_on_meta(*args[:1], *kwargs.values()):
+            return inherited(*args, **kwargs)  # recomputation within a backward pass, or nothing of the training
         watch.backward_began()
         watch.out_of_memories.pass_began()
         try:
@@ -140,6 +140,13 @@ def _backward(watch: Watch) -> Inherited:
         return result
 
     return backward
+
+
+def _is_on_meta(*given: Any) -> bool:
+    """Whether the first of the tensors is on the device meta."""
+    tensors = given[0] if given else None
+    first = next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors
+    return isinstance(first, torch.Tensor) and first.is_meta
 
 
 def _grad(watch: Watch) -> Inherited:

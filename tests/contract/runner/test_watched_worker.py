@@ -931,5 +931,15 @@ def test_every_rank_has_its_share_of_what_rank_0_alone_has_loaded() -> None:
     assert [each["trained_samples"] for each in told] == [41, 40, 40, 40]
 
 
+def test_passes_on_the_device_meta_are_none_of_the_training(directory: Path) -> None:
+    def loop() -> None:
+        model_of().to("meta")(tokens(64).to("meta")).sum().backward()  # to count operations, as LitGPT does
+        train(steps=3)
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2"))
+    assert (report.ending, report.steps, report.trained_samples) == (Ending.SUCCEEDED, 3, 24)
+    assert (report.applied.micro_batch, report.applied.micro_steps) == (4, 2)
+
+
 def test_a_model_on_the_device_meta_has_a_dtype() -> None:
     assert compute_dtype(torch.nn.Linear(2, 2, device="meta")) == "float32"
