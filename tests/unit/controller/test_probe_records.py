@@ -66,27 +66,27 @@ def test_after_a_long_attempt_the_pause_is_short_again_and_a_probe_that_told_som
     assert backoff_of([RunStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
 
 
-def test_a_job_whose_probes_ran_out_of_memory_in_a_save_says_what_would_help() -> None:
+def three_probes_died_in(phase: Phase) -> SimulatedCluster:
+    """A cluster whose job has made its three probes, of which each ran out of memory in this phase."""
     cluster = SimulatedCluster(make_job(tuning={"maxProbes": 3}))
     for _ in range(3):
         cluster.reconcile()
         cluster.tick(600)
         for run in cluster.runs():
             cluster.start(run)
-        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, message=f"CUDA out of memory. {'x ' * 200}")
+        die(cluster, Ending.DEVICE_OOM, 85, phase=phase, message=f"CUDA out of memory. {'x ' * 200}")
+    return cluster
+
+
+def test_a_job_whose_probes_ran_out_of_memory_in_a_save_says_what_would_help() -> None:
+    cluster = three_probes_died_in(Phase.SAVE)
     message = condition(cluster, "Failed")["message"]
     assert message.count("ran out of GPU memory during a save") == len(cluster.status["probes"])
     assert ". What would help: let the script make no copies on the GPU of what it saves" in message
 
 
 def test_a_job_whose_probes_ran_out_of_memory_in_an_evaluation_says_what_would_help() -> None:
-    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 3}))
-    for _ in range(3):
-        cluster.reconcile()
-        cluster.tick(600)
-        for run in cluster.runs():
-            cluster.start(run)
-        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, message="CUDA out of memory.")
+    cluster = three_probes_died_in(Phase.EVALUATION)
     message = condition(cluster, "Failed")["message"]
     assert ". What would help: let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH" in message
     assert "adamw-8bit" not in message, "no other plan is known to make room for what the script keeps there"
