@@ -60,8 +60,8 @@ class Hunt:
         """What the next plan has to beat, as the operator sets it for a probe."""
         fitting = [outcome for outcome in self.outcomes if outcome.fits]
         best = max(fitting, key=lambda outcome: outcome.tokens_per_second, default=None)
-        model = state_of(self).model
-        return target_of(model, best.tokens_per_second, best.device_bytes) if best else target_of(model)
+        knowledge = state_of(self).knowledge
+        return target_of(knowledge, best.tokens_per_second, best.device_bytes) if best else target_of(knowledge)
 
     @property
     def share(self) -> float:

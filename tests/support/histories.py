@@ -13,7 +13,7 @@ from small_traces import small_trace
 from memtune.api.job import Job
 from memtune.api.status import load_status
 from memtune.controller import decide
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.memory.measured_overhead import Remembered
 from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
@@ -153,11 +153,13 @@ class History:
             return
         is_traced = self.cluster.status.get("trace", {}).get("verdict") == "succeeded"
         trace = self.cluster.built if is_traced else ""
-        model = model_of(self.cluster.job, load_status(self.cluster.status), None, trace)
-        least = min(model.predict(Plan.parse(plan)).device.expected for plan in died)
+        knowledge = knowledge_of(self.cluster.job, load_status(self.cluster.status), None, trace)
+        least = min(knowledge.predict(Plan.parse(plan)).device.expected for plan in died)
         for record in new:
-            if record["plan"] not in map(str, model.measured_bytes):
-                assert model.predict(Plan.parse(record["plan"])).device.expected < least, "a larger plan was started"
+            if record["plan"] not in map(str, knowledge.measured_bytes):
+                assert knowledge.predict(Plan.parse(record["plan"])).device.expected < least, (
+                    "a larger plan was started"
+                )
 
     def _check_headroom(self, first: dict[str, Any]) -> None:
         """Only a plan that kept its headroom is launched first, unless the job gave it."""

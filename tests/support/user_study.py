@@ -19,7 +19,7 @@ EXAMPLE = ROOT / "examples" / "llama-7b-8gpu.yaml"
 def measured_study(sampler: MemTuneSampler, storage: str | None = None, trials: int = 6) -> optuna.Study:
     study = optuna.create_study(
         study_name="any",
-        directions=directions_of(sampler.state([]).model),
+        directions=directions_of(sampler.state([]).knowledge),
         sampler=sampler,
         storage=storage,
         load_if_exists=True,
@@ -33,14 +33,14 @@ def measured_study(sampler: MemTuneSampler, storage: str | None = None, trials: 
             return sampler.ran_out_of_memory(trial, int(usable_bytes * 1.01))
         return sampler.measured(trial, tokens_per_second, int(taken))
 
-    usable_bytes = sampler.state([]).model.usable_bytes
+    usable_bytes = sampler.state([]).knowledge.usable_bytes
     study.optimize(objective, n_trials=trials)
     return study
 
 
 def truth(sampler: MemTuneSampler, plan: Plan) -> tuple[float, float]:
     """Return bytes and tokens per second: a fifth more memory and a third less speed than predicted."""
-    found = sampler.state([]).model.predict(plan)
+    found = sampler.state([]).knowledge.predict(plan)
     return found.device.expected * 1.2, found.tokens_per_second.expected / 1.5
 
 

@@ -11,7 +11,7 @@ from memtune_cli.errors import InputError
 from memtune_cli.input.job_view import JobView
 from memtune_cli.input.named_job import named_job_view
 from memtune_cli.input.prometheus import Series, device_memory
-from memtune_cli.views.candidates import believed, costs
+from memtune_cli.views.candidates import costs, known_plans
 from memtune_cli.views.report_page import html_page
 
 
@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
     view, now = named_job_view(arguments), time.time()
     series = _series(arguments.prometheus, view, now) if arguments.prometheus else []
-    plans = believed(view)
+    plans = known_plans(view)
     text = html_page(view, plans, costs(view, plans), series, now)
     try:
         Path(arguments.output).write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
 from memtune.api.status import RunStatus, to_seconds
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.records import has_ended
 from memtune.controller.trials import search_state
 from memtune.planning.knowledge import PlanKnowledge
@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     view, shown = named_job_view(arguments), _shown(arguments.storage)
     name, state = arguments.study or view.title, _search_state(view)
-    trials, about = _trials(view, state), _about(view, state.model)
+    trials, about = _trials(view, state), _about(view, state.knowledge)
     with _told_of_storage(shown):
-        study = _study(_uid(view), name, _storage(arguments.storage), state.model)
+        study = _study(_uid(view), name, _storage(arguments.storage), state.knowledge)
         earlier = study.trials
         _check_choices(earlier, state, shown)
         known = {trial.user_attrs.get(_RUN) for trial in earlier}
         new = [trial for trial in trials if trial.user_attrs[_RUN] not in known]
         study.add_trials(new)
-        study.set_metric_names(_METRICS[state.model.objective])
+        study.set_metric_names(_METRICS[state.knowledge.objective])
         for attribute, value in about.items():
             study.set_user_attr(attribute, value)
     print(f"{shown}: study {name} has {counted(len(earlier) + len(new), 'trial')}, {len(new)} of them new")
@@ -68,10 +68,10 @@ def _search_state(view: JobView) -> SearchState:
     # Train runs do not tell which probes fit: their GPUs may have lost memory since.
     status = view.status.model_copy(update={"attempts": ()})
     try:
-        model = model_of(view.job, status, None, is_traced_elsewhere=True)
+        knowledge = knowledge_of(view.job, status, None, is_traced_elsewhere=True)
     except ValueError as error:
         raise InputError(f"the plans of {view.title} cannot be listed: {error}") from None
-    return search_state(view.job, status, model)
+    return search_state(view.job, status, knowledge)
 
 
 def _uid(view: JobView) -> str:
@@ -128,16 +128,16 @@ def _told_of_storage(shown: str) -> Iterator[None]:
         raise InputError(f"--storage: {shown} cannot be used: {why[0]}; {_USE}") from None
 
 
-def _study(uid: str, name: str, storage: BaseStorage, model: PlanKnowledge) -> optuna.Study:
+def _study(uid: str, name: str, storage: BaseStorage, knowledge: PlanKnowledge) -> optuna.Study:
     """Load the job's study, or create it."""
     if name not in optuna.get_all_study_names(storage):
-        study = optuna.create_study(study_name=name, storage=storage, directions=directions_of(model))
+        study = optuna.create_study(study_name=name, storage=storage, directions=directions_of(knowledge))
         study.set_user_attr(_JOB, uid)
         return study
     study = optuna.load_study(study_name=name, storage=storage)
     if study.user_attrs.get(_JOB) != uid:
         raise InputError(f"--storage: its study {name} is not of this job; give another storage, or another --study")
-    if study.directions != directions_of(model):
+    if study.directions != directions_of(knowledge):
         raise InputError(f"--storage: its study {name} was written for other tuning.objectives; give another --study")
     return study
 
@@ -159,7 +159,7 @@ def _trials(view: JobView, state: SearchState) -> list[FrozenTrial]:
     parameters, trials = all_parameters(state), []
     for probe, trial in zip(view.status.probes, state.trials, strict=True):
         if has_ended(probe):
-            found = frozen(state.model, parameters, trial, _attributes(view, probe))
+            found = frozen(state.knowledge, parameters, trial, _attributes(view, probe))
             found.datetime_start = _local(probe.started_at or probe.ended_at)
             found.datetime_complete = _local(probe.ended_at)
             trials.append(found)
@@ -199,15 +199,15 @@ def _local(text: str | None) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone().replace(tzinfo=None) if seconds else None
 
 
-def _about(view: JobView, model: PlanKnowledge) -> dict[str, Any]:
+def _about(view: JobView, knowledge: PlanKnowledge) -> dict[str, Any]:
     """User attributes of the study: the values shared by all trials."""
     plan, device = view.status.plan, view.job.spec.resources.device if view.job else ""
     return {
         "job": view.title,
         "device": device,
-        "gpu": "virtual" if model.workload.virtual else view.status.gpu_product or model.workload.gpu.name,
-        "gpus": model.workload.world,
-        "usable_bytes": model.usable_bytes,
-        "headroom": model.headroom,
+        "gpu": "virtual" if knowledge.workload.virtual else view.status.gpu_product or knowledge.workload.gpu.name,
+        "gpus": knowledge.workload.world,
+        "usable_bytes": knowledge.usable_bytes,
+        "headroom": knowledge.headroom,
         "plan": plan.name if plan else "",
     }

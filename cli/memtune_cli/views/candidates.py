@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.records import RAN, ended_as
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.space import host_refusal
@@ -25,7 +25,7 @@ class Group(Word):
     CANNOT_FIT = "cannot fit"
 
 
-class Believed(NamedTuple):
+class KnownPlan(NamedTuple):
     """One plan of the job."""
 
     plan: Plan
@@ -43,28 +43,30 @@ class Reckoned(NamedTuple):
     rule: str
 
 
-def believed(view: JobView) -> list[Believed]:
+def known_plans(view: JobView) -> list[KnownPlan]:
     """The plans of a job; none if its model cannot be predicted here."""
     if view.job is None:
         return []
     try:
-        model = model_of(view.job, view.status, None)
-        return [_believed(model, plan) for plan in model.plans] if model.is_known else []
+        knowledge = knowledge_of(view.job, view.status, None)
+        return [_known_plan(knowledge, plan) for plan in knowledge.plans] if knowledge.is_known else []
     except (ValueError, ArithmeticError):
         return []
 
 
-def _believed(model: PlanKnowledge, plan: Plan) -> Believed:
-    prediction = model.predict(plan)
-    group = Group.FITS if model.fits(plan) else Group.MAY_FIT
+def _known_plan(knowledge: PlanKnowledge, plan: Plan) -> KnownPlan:
+    prediction = knowledge.predict(plan)
+    group = Group.FITS if knowledge.fits(plan) else Group.MAY_FIT
     # A plan that ran is known to fit the host's memory.
-    is_refused = plan not in model.measured_bytes and host_refusal(model.workload, model.predictor, plan) is not None
-    if is_refused or prediction.cannot_fit(model.usable_bytes) or not model.may_try(plan):
+    is_refused = (
+        plan not in knowledge.measured_bytes and host_refusal(knowledge.workload, knowledge.predictor, plan) is not None
+    )
+    if is_refused or prediction.cannot_fit(knowledge.usable_bytes) or not knowledge.may_try(plan):
         group = Group.CANNOT_FIT
-    return Believed(plan, model.expected_bytes(plan), prediction.tokens_per_second.expected, group)
+    return KnownPlan(plan, knowledge.expected_bytes(plan), prediction.tokens_per_second.expected, group)
 
 
-def costs(view: JobView, plans: list[Believed]) -> list[Reckoned]:
+def costs(view: JobView, plans: list[KnownPlan]) -> list[Reckoned]:
     """The costs of finding the plan and of recovery, and those avoided; none if emulated."""
     if view.is_emulated:
         return []

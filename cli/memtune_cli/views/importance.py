@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from memtune.planning.parameters import StudyParameters
-from memtune_cli.views.candidates import Believed
+from memtune_cli.views.candidates import KnownPlan
 
 
 class Importance(NamedTuple):
@@ -19,7 +19,7 @@ class Importance(NamedTuple):
     speed: float
 
 
-def importances(plans: Sequence[Believed]) -> list[Importance]:
+def importances(plans: Sequence[KnownPlan]) -> list[Importance]:
     """The open knobs of the job, most important for memory first."""
     parameters = StudyParameters(tuple(each.plan for each in plans))
     found = []

@@ -11,7 +11,7 @@ from memtune.units import GIB, MIB, unit_of
 from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import svg
-from memtune_cli.views.candidates import Believed, Group
+from memtune_cli.views.candidates import Group, KnownPlan
 from memtune_cli.views.plot import COMPONENT_COLOURS, OTHER_COLOUR
 from memtune_cli.views.render import visible_parts
 from memtune_cli.views.svg import Frame
@@ -145,7 +145,7 @@ def errors(view: JobView) -> str:
     return svg.picture(_WIDTH, frame.bottom + 26, "Prediction error of each run", parts)
 
 
-def scatter(view: JobView, plans: Sequence[Believed]) -> str:
+def scatter(view: JobView, plans: Sequence[KnownPlan]) -> str:
     """All plans of the job by memory and speed; probed ones are numbered."""
     if not plans or not view.usable_bytes:
         return ""
@@ -175,7 +175,7 @@ def scatter(view: JobView, plans: Sequence[Believed]) -> str:
     return svg.picture(_WIDTH, 440, "Candidates by memory and speed", parts)
 
 
-def _front(view: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+def _front(view: JobView, plans: Sequence[KnownPlan], across: svg.Scale, up: svg.Scale) -> list[str]:
     """The Pareto front of the measured plans as a line."""
     known = {str(each.plan): each for each in plans}
     found = [known[probe.plan] for probe in view.front if probe.plan in known]
@@ -183,7 +183,7 @@ def _front(view: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.
     return [svg.path(points, "front", "the Pareto front of the measured plans")] if len(points) > 1 else []
 
 
-def _probed(view: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+def _probed(view: JobView, plans: Sequence[KnownPlan], across: svg.Scale, up: svg.Scale) -> list[str]:
     known = {str(each.plan): each for each in plans}
     parts = []
     for probe in view.status.probes:

@@ -16,7 +16,7 @@ from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import report_charts as charts
 from memtune_cli.views import svg
-from memtune_cli.views.candidates import Believed, Group, Reckoned
+from memtune_cli.views.candidates import Group, KnownPlan, Reckoned
 from memtune_cli.views.importance import importances
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.render import visible_parts
@@ -24,7 +24,7 @@ from memtune_cli.views.report_style import STYLE
 
 
 def html_page(
-    view: JobView, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
+    view: JobView, plans: Sequence[KnownPlan], costs: Sequence[Reckoned], series: Sequence[Series], now: float
 ) -> str:
     """The whole page."""
     sections = (
@@ -157,7 +157,7 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f"<p class=legend>{keys}</p>"
 
 
-def _candidates(view: JobView, plans: Sequence[Believed]) -> str:
+def _candidates(view: JobView, plans: Sequence[KnownPlan]) -> str:
     picture = charts.scatter(view, plans)
     if not picture:
         return ""
@@ -175,7 +175,7 @@ def _candidates(view: JobView, plans: Sequence[Believed]) -> str:
     return f"{text}{_legend(entries)}{picture}"
 
 
-def _importances(plans: Sequence[Believed]) -> str:
+def _importances(plans: Sequence[KnownPlan]) -> str:
     found = importances(plans) if plans else []
     rows = (
         (

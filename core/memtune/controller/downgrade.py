@@ -41,23 +41,25 @@ class Next:
 
 
 def after_device_oom(
-    context: Context, model: PlanKnowledge, last: AttemptStatus, resumable_only: bool = True
+    context: Context, knowledge: PlanKnowledge, last: AttemptStatus, resumable_only: bool = True
 ) -> Next | None:
     """The next plan after GPU memory ran out; None if no allowed plan is small enough."""
     kind = OutOfMemoryKind(last.out_of_memory or "activation")
-    return _least_change(context, model, last, kind) or _smaller(context, model, last, kind, resumable_only)
+    return _least_change(context, knowledge, last, kind) or _smaller(context, knowledge, last, kind, resumable_only)
 
 
-def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
+def _least_change(
+    context: Context, knowledge: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind
+) -> Next | None:
     """After a failed evaluation or save, keep the plan if the script can shrink that phase itself."""
     if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
-    plan, workload = plan_of(last), model.workload
+    plan, workload = plan_of(last), knowledge.workload
     if kind is OutOfMemoryKind.SAVING and _saves_shards_anyway(context.job.spec.integration, plan):
         return None
     if last.evaluation_batch:
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
-    found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
+    found = descend(workload, knowledge.predictor, plan, Failure(kind, 0.0))
     if isinstance(found, Exhausted):
         return _outputs_on_host(context, last, kind)
     return Next(
@@ -101,48 +103,53 @@ def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) 
 
 
 def _smaller(
-    context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind, resumable_only: bool
+    context: Context, knowledge: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind, resumable_only: bool
 ) -> Next | None:
     """The fastest plan that the space or the ladder offers."""
     plan = plan_of(last)
-    expected, phase = model.expected_bytes(plan), PHASE_OF.get(kind)
+    expected, phase = knowledge.expected_bytes(plan), PHASE_OF.get(kind)
     in_micro_batches = kind is OutOfMemoryKind.EVALUATION and last.evaluation_batch == plan.micro_batch
     # Smaller training activations make no room for a save, nor for an evaluation in batches of its own.
     general = OutOfMemoryKind.ACTIVATION if in_micro_batches else OutOfMemoryKind.STATE if phase else kind
 
     def allowed(option: Plan) -> bool:
-        is_smaller = option != plan and model.expected_bytes(option) < expected
+        is_smaller = option != plan and knowledge.expected_bytes(option) < expected
         if is_smaller and in_micro_batches:
             is_smaller = option.micro_batch < plan.micro_batch
         elif is_smaller and phase:
-            is_smaller = model.predict(option).phases[phase].expected < model.predict(plan).phases[phase].expected
+            is_smaller = (
+                knowledge.predict(option).phases[phase].expected < knowledge.predict(plan).phases[phase].expected
+            )
         return (
             is_smaller
-            and model.may_try(option)
+            and knowledge.may_try(option)
             and (not resumable_only or start_under(context.job, context.status, option).resume is not None)
         )
 
     options = [
         found
-        for found in (fastest_accepted(model, plan, allowed), _by_ladder(context, model, plan, general, allowed))
+        for found in (
+            fastest_accepted(knowledge, plan, allowed),
+            _by_ladder(context, knowledge, plan, general, allowed),
+        )
         if found
     ]
     if not options:
         return None
-    best = max(options, key=lambda option: model.predict(option).speed(model.usable_bytes))
+    best = max(options, key=lambda option: knowledge.predict(option).speed(knowledge.usable_bytes))
     return Next(best, _rung(plan, best), last.evaluation_batch, last.sharded_save, last.host_request_bytes)
 
 
-def fastest_accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
+def fastest_accepted(knowledge: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
     """The fastest plan of the space that was measured to fit, or that the model accepts."""
-    measured = [option for option in model.measured_bytes if model.space.has(option)]
-    offered = [_with_small_knobs(model.space, candidate.plan, plan) for candidate in model.ranking.fitting]
+    measured = [option for option in knowledge.measured_bytes if knowledge.space.has(option)]
+    offered = [_with_small_knobs(knowledge.space, candidate.plan, plan) for candidate in knowledge.ranking.fitting]
     accepted = [
         option
         for option in (*measured, *offered)
-        if _is_consented(model.space, plan, option) and model.fits(option) and allowed(option)
+        if _is_consented(knowledge.space, plan, option) and knowledge.fits(option) and allowed(option)
     ]
-    return max(accepted, key=lambda option: model.predict(option).speed(model.usable_bytes), default=None)
+    return max(accepted, key=lambda option: knowledge.predict(option).speed(knowledge.usable_bytes), default=None)
 
 
 def _with_small_knobs(space: Space, option: Plan, plan: Plan) -> Plan:
@@ -157,22 +164,22 @@ def _with_small_knobs(space: Space, option: Plan, plan: Plan) -> Plan:
 
 
 def _by_ladder(
-    context: Context, model: PlanKnowledge, plan: Plan, kind: OutOfMemoryKind, allowed: Callable[[Plan], bool]
+    context: Context, knowledge: PlanKnowledge, plan: Plan, kind: OutOfMemoryKind, allowed: Callable[[Plan], bool]
 ) -> Plan | None:
     """The plan that the ladder reaches from the one that failed, within the space and the user's consent."""
-    usable, expected = model.usable_bytes, model.expected_bytes(plan)
+    usable, expected = knowledge.usable_bytes, knowledge.expected_bytes(plan)
     found = descend(
-        model.workload,
-        model.predictor,
+        knowledge.workload,
+        knowledge.predictor,
         plan,
         Failure(kind, max(expected - usable, 0.0)),
-        consent=_consent(context, model.space),
-        margin_bytes=model.headroom * usable,
-        allowed=lambda option: model.space.has(option) and allowed(option),
+        consent=_consent(context, knowledge.space),
+        margin_bytes=knowledge.headroom * usable,
+        allowed=lambda option: knowledge.space.has(option) and allowed(option),
     )
     if not isinstance(found, Downgrade) or not allowed(found.plan):
         return None
-    return None if model.predict(found.plan).cannot_fit(usable) else found.plan
+    return None if knowledge.predict(found.plan).cannot_fit(usable) else found.plan
 
 
 def _is_consented(space: Space, plan: Plan, option: Plan) -> bool:
@@ -207,21 +214,21 @@ def _rung(old: Plan, new: Plan) -> str:
     return "+".join(dict.fromkeys(names[each.name] for each in fields(Plan) if each.name in differing & names.keys()))
 
 
-def after_host_oom(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
+def after_host_oom(context: Context, knowledge: PlanKnowledge, last: AttemptStatus) -> Next | None:
     """More host memory within the template's limit, else less offload; None if neither is left."""
     plan, own = plan_of(last), trainer_memory(context.job)
     asked = max(last.host_request_bytes, host_request(context, plan, last.resume), own.asked_bytes)
-    needed = host_need(model, plan, last.resume)
+    needed = host_need(knowledge, plan, last.resume)
     most = own.limit_bytes or int(_MOST_HOST * needed)
     wanted = min(int(max(needed, _MORE_HOST * asked)), most)
     # A larger request helps if the node was full. A second kill at the container's own limit shows that it was not.
     at_limit = bool(own.limit_bytes) and any(pod.exit_reason == "OOMKilled" for pod in context.pods(last))
     if wanted > asked and not (at_limit and last.host_request_bytes):
         return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
-    return _less_offload(context, model, last)
+    return _less_offload(context, knowledge, last)
 
 
-def _less_offload(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
+def _less_offload(context: Context, knowledge: PlanKnowledge, last: AttemptStatus) -> Next | None:
     plan = plan_of(last)
     lesser = [offload for offload in Offload if offload < plan.offload]
 
@@ -229,7 +236,7 @@ def _less_offload(context: Context, model: PlanKnowledge, last: AttemptStatus) -
         is_lesser = option.offload in lesser and not _changed_numerics(plan, option)
         return is_lesser and start_under(context.job, context.status, option).resume is not None
 
-    found = fastest_accepted(model, plan, allowed)
+    found = fastest_accepted(knowledge, plan, allowed)
     return (
         Next(found, "less-offload", last.evaluation_batch, last.sharded_save, last.host_request_bytes)
         if found

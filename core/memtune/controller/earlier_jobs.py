@@ -12,7 +12,7 @@ from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import RunStatus, sentence
 from memtune.controller.context import Context
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.plan_choice import ranked, winner
 from memtune.controller.records import TRIED, ended_as, has_ended, has_measured, is_plan_of
 from memtune.controller.stale_probes import current, software, stale
@@ -36,7 +36,7 @@ def with_earlier(context: Context) -> Context:
     if context.status.probes or not found:
         return context
     probes = tuple(_taken_over(context.job, number, probe) for number, probe in enumerate(found, 1))
-    if not ranked(context.job, believed(context.having(probes=probes)), probes):
+    if not ranked(context.job, current_knowledge(context.having(probes=probes)), probes):
         return context
     jobs = ", ".join(dict.fromkeys(probe.measured_by for probe in probes))
     verb = "is" if len(probes) == 1 else "are"
@@ -92,10 +92,10 @@ def _origin(probe: RunStatus, is_stale: bool) -> str:
     return sentence(f"job {probe.measured_by} ran it" + (f" with {software(probe)}: stale" if is_stale else ""))
 
 
-def unconfirmed(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> RunStatus | None:
+def unconfirmed(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> RunStatus | None:
     """The earlier job's probe whose plan would be launched now, if this job has not probed that plan itself."""
-    found = ranked(job, model, probes)
-    best = winner(job, model, found) if found else None
+    found = ranked(job, knowledge, probes)
+    best = winner(job, knowledge, found) if found else None
     return best if best and best.measured_by and not _is_probed(best.plan, probes) else None
 
 

@@ -105,15 +105,15 @@ def is_under_way(context: Context) -> bool:
     return any(not has_ended(record) for record in context.status.emulations)
 
 
-def is_wanted(context: Context, model: PlanKnowledge, plan: Plan) -> bool:
+def is_wanted(context: Context, knowledge: PlanKnowledge, plan: Plan) -> bool:
     """Whether to emulate a plan before anything else is done with it."""
     records = context.status.emulations
     return (
         context.job.spec.tuning.emulation != "Never"
         and not _is_given_up(records)
         and len(records) < MAX_EMULATIONS
-        and model.is_gpu_named
-        and plan not in model.measured_bytes
+        and knowledge.is_gpu_named
+        and plan not in knowledge.measured_bytes
         # The optimizer's work on the host is really done, at its real size.
         and plan.offload is Offload.NONE
         and not any(record.plan == str(plan) and record.verdict is not None for record in records)
@@ -124,11 +124,11 @@ def _is_given_up(records: Sequence[RunStatus]) -> bool:
     return any(record.verdict is not None and not ended_as(record, *_TOLD) for record in records)
 
 
-def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
+def recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context:
     """Record the emulated probe of a plan. Its pod is created once the record is written."""
     number, name = new_name(context.job, RunKind.EMULATE, context.status.emulations)
-    gpu, prediction = model.workload.gpu, model.predict(plan)
-    outside_bytes = sum(outside_sizes(model.workload.world).values())
+    gpu, prediction = knowledge.workload.gpu, knowledge.predict(plan)
+    outside_bytes = sum(outside_sizes(knowledge.workload.world).values())
     record = EmulationStatus(
         name=name,
         number=number,
@@ -138,63 +138,63 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
         recorded_at=to_text(context.now),
         gpu=gpu.name,
         # A virtual GPU has nothing outside its allocator, and an emulated one keeps that part free.
-        gpu_bytes=natural(gpu.usable_bytes + (outside_bytes if model.workload.virtual else 0)),
-        host_request_bytes=natural(_host_bytes(model, plan)),
+        gpu_bytes=natural(gpu.usable_bytes + (outside_bytes if knowledge.workload.virtual else 0)),
+        host_request_bytes=natural(_host_bytes(knowledge, plan)),
     )
     context = context.having(emulations=(*context.status.emulations, record))
     text = (
-        f"{run_words(record)}, {predicted_memory(prediction, model.usable_bytes, model.headroom)}, runs on an emulated "
-        f"{gpu.name}, with {gib(record.host_request_bytes)} of host memory and no GPU"
+        f"{run_words(record)}, {predicted_memory(prediction, knowledge.usable_bytes, knowledge.headroom)}, runs on an "
+        f"emulated {gpu.name}, with {gib(record.host_request_bytes)} of host memory and no GPU"
     )
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
 
 
-def _host_bytes(model: PlanKnowledge, plan: Plan) -> int:
+def _host_bytes(knowledge: PlanKnowledge, plan: Plan) -> int:
     """The memory request of a pod whose one process stands for all ranks."""
-    alone = replace(model.workload, nodes=model.workload.world, gpus_per_node=1)
-    return max(predicted_host(alone, model.predictor, plan).required_bytes, _LEAST_HOST_BYTES)
+    alone = replace(knowledge.workload, nodes=knowledge.workload.world, gpus_per_node=1)
+    return max(predicted_host(alone, knowledge.predictor, plan).required_bytes, _LEAST_HOST_BYTES)
 
 
-def instead_of_probes(context: Context, model: PlanKnowledge) -> Context | None:
+def instead_of_probes(context: Context, knowledge: PlanKnowledge) -> Context | None:
     """Mode Only: emulate plans that may beat the best emulated fit, then choose; None if nothing fits."""
     if context.job.spec.tuning.emulation != "Only" or _is_given_up(context.status.emulations):
         return None
-    plan = _next_likely(context, model)
+    plan = _next_likely(context, knowledge)
     if plan is not None:
-        return context if context.blocked else recorded(context, model, plan)
-    fitting = _fitting(context, model)
-    return _chosen(context, model, fitting) if fitting else None
+        return context if context.blocked else recorded(context, knowledge, plan)
+    fitting = _fitting(context, knowledge)
+    return _chosen(context, knowledge, fitting) if fitting else None
 
 
-def _fitting(context: Context, model: PlanKnowledge) -> list[EmulationStatus]:
-    return [record for record in context.status.emulations if may_be_launched(context.job, model, record)]
+def _fitting(context: Context, knowledge: PlanKnowledge) -> list[EmulationStatus]:
+    return [record for record in context.status.emulations if may_be_launched(context.job, knowledge, record)]
 
 
-def _next_likely(context: Context, model: PlanKnowledge) -> Plan | None:
-    choice = search_state(context.job, context.status, model).choice
-    best = max((score(context.job, model, record) for record in _fitting(context, model)), default=0.0)
+def _next_likely(context: Context, knowledge: PlanKnowledge) -> Plan | None:
+    choice = search_state(context.job, context.status, knowledge).choice
+    best = max((score(context.job, knowledge, record) for record in _fitting(context, knowledge)), default=0.0)
     promises = [
-        ((_score(model, candidate) - best) * chance, candidate.plan)
+        ((_score(knowledge, candidate) - best) * chance, candidate.plan)
         for candidate in choice.candidates
-        if is_wanted(context, model, candidate.plan)
+        if is_wanted(context, knowledge, candidate.plan)
         and (chance := probability_of_fitting(choice, candidate)) > _UNLIKELY
     ]
     most, plan = max(promises, key=lambda promise: promise[0], default=(0.0, None))
     return plan if most > 0 else None
 
 
-def _score(model: PlanKnowledge, candidate: Candidate) -> float:
+def _score(knowledge: PlanKnowledge, candidate: Candidate) -> float:
     prediction = candidate.prediction
-    if model.objective == MEMORY:
-        return model.usable_bytes - prediction.device.expected
+    if knowledge.objective == MEMORY:
+        return knowledge.usable_bytes - prediction.device.expected
     return prediction.tokens_per_second.expected
 
 
-def _chosen(context: Context, model: PlanKnowledge, fitting: Sequence[EmulationStatus]) -> Context:
-    best = winner(context.job, model, fitting)
-    prediction, device_bytes = model.predict(plan_of(best)), best.peak_bytes.device if best.peak_bytes else 0
+def _chosen(context: Context, knowledge: PlanKnowledge, fitting: Sequence[EmulationStatus]) -> Context:
+    best = winner(context.job, knowledge, fitting)
+    prediction, device_bytes = knowledge.predict(plan_of(best)), best.peak_bytes.device if best.peak_bytes else 0
     speed = natural(prediction.tokens_per_second.expected)
-    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
+    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, knowledge.usable_bytes), tokens_per_second=speed)
     fit = f"{counted(len(fitting), 'emulated plan')} {'fits' if len(fitting) == 1 else 'fit'}"
     text = (
         f"{best.plan} is launched without a probe: emulated probe {best.number} {measured(best)}, {speed:,} tokens/s "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memtune.api.container import trainer_memory
 from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, natural
 from memtune.controller.context import Context
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.records import plan_of
 from memtune.memory.host_memory import predicted_host
 from memtune.planning.knowledge import PlanKnowledge
@@ -13,9 +13,9 @@ from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 
 
-def host_need(model: PlanKnowledge, plan: Plan, resume: str) -> int:
+def host_need(knowledge: PlanKnowledge, plan: Plan, resume: str) -> int:
     """Predicted host memory of one pod of a run."""
-    memory = predicted_host(model.workload, model.predictor, plan)
+    memory = predicted_host(knowledge.workload, knowledge.predictor, plan)
     return memory.converting_bytes if resume == "convert" else memory.required_bytes
 
 
@@ -36,10 +36,10 @@ def host_request(context: Context, plan: Plan, resume: str = "no") -> int:
     if plan.offload is Offload.NONE:
         return 0
     try:
-        model = believed(context)
-        needed = natural(host_need(model, plan, resume))
+        knowledge = current_knowledge(context)
+        needed = natural(host_need(knowledge, plan, resume))
     except (ValueError, ArithmeticError):
         return 0  # mode Fixed also launches what cannot be predicted
     own = trainer_memory(context.job)
     wanted = min(needed, own.limit_bytes or needed)
-    return wanted if wanted > own.asked_bytes and not model.workload.assumed else 0
+    return wanted if wanted > own.asked_bytes and not knowledge.workload.assumed else 0

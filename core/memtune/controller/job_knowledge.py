@@ -28,13 +28,13 @@ from memtune.planning.space import Space
 _SOLD_OVER_USABLE = 1.1
 
 
-def believed(context: Context) -> PlanKnowledge:
+def current_knowledge(context: Context) -> PlanKnowledge:
     """The knowledge about the job under decision."""
     observed = context.observed
-    return model_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
+    return knowledge_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
 
 
-def model_of(
+def knowledge_of(
     job: Job,
     status: Status,
     nodes: Sequence[Node] | None,

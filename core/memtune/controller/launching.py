@@ -8,7 +8,7 @@ from memtune.api import reasons
 from memtune.api.status import AttemptStatus, PlanStatus, PredictionStatus, line, natural
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
 from memtune.controller.host_requests import host_request
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.messages import trains
 from memtune.controller.predicting import prediction_status
 from memtune.controller.records import evaluation_limit, last_attempt, new_name, of_training, with_attempt
@@ -43,10 +43,10 @@ def _is_outdated(context: Context) -> bool:
     plan = context.status.plan
     if plan is None or context.job.spec.tuning.mode != "Probe":
         return False
-    model, tuned = believed(context), context.condition("Tuned")
+    knowledge, tuned = current_knowledge(context), context.condition("Tuned")
     is_emulated = tuned is not None and tuned.reason == reasons.EMULATED
     records = context.status.emulations if is_emulated else context.status.own_probes
-    return not any(each.plan == plan.name and may_be_launched(context.job, model, each) for each in records)
+    return not any(each.plan == plan.name and may_be_launched(context.job, knowledge, each) for each in records)
 
 
 def _back_to_probing(context: Context) -> Context:
@@ -108,10 +108,12 @@ def _saved_nothing(context: Context) -> bool:
 def _predicted(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
     """The predicted memory of a plan; nothing if mode Fixed launches an unknown model."""
     try:
-        model = believed(context)
-        if model.workload.assumed and not model.is_known:
+        knowledge = current_knowledge(context)
+        if knowledge.workload.assumed and not knowledge.is_known:
             return 0, None
-        return natural(model.expected_bytes(plan)), prediction_status(model, Candidate(plan, model.predict(plan)))
+        return natural(knowledge.expected_bytes(plan)), prediction_status(
+            knowledge, Candidate(plan, knowledge.predict(plan))
+        )
     except ValueError:
         return 0, None
 

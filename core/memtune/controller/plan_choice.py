@@ -17,14 +17,14 @@ from memtune.planning.space import BOTH
 from memtune.wire.pruning import NOTHING, Pruned, Target
 
 
-def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
+def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
     """The probes to choose from, one for each plan that may be launched. Stale ones are not among them.
 
     For a plan that an earlier job also probed, this job's probe decides whether it may be launched; its rank comes from
     the earlier job's measurements, so that noise alone does not change the best plan.
     """
     probes = current(probes)
-    good = [probe for probe in probes if may_be_launched(job, model, probe)]
+    good = [probe for probe in probes if may_be_launched(job, knowledge, probe)]
     own = {probe.plan for probe in good if not probe.measured_by}
     tried = {probe.plan for probe in probes if not probe.measured_by and ended_as(probe, *TRIED)}
     earlier = [probe for probe in good if probe.measured_by and (probe.plan in own or probe.plan not in tried)]
@@ -32,44 +32,48 @@ def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[
     return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
 
 
-def next_target(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
+def next_target(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
     """What the next probe has to beat: the best that this job measured itself, and its headroom before that.
 
     What headroom allows is not known of a GPU that nothing names and no run has told of.
     """
-    good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, model, probe)]
+    good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, knowledge, probe)]
     if not good:
-        return target_of(model) if model.is_gpu_known else NOTHING
-    best = winner(job, model, good)
-    return target_of(model, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
+        return target_of(knowledge) if knowledge.is_gpu_known else NOTHING
+    best = winner(job, knowledge, good)
+    return target_of(knowledge, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
 
 
-def winner(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> RunStatus:
+def winner(job: Job, knowledge: PlanKnowledge, good: Sequence[RunStatus]) -> RunStatus:
     """The probe with the best objective; with two objectives, the smallest that is fast enough.
 
     A probe that ended early was too slow: it wins only if those that beat it may no longer be launched.
     """
     good = [probe for probe in good if probe.pruned != Pruned.SPEED.value] or good
-    best = max(good, key=lambda probe: (score(job, model, probe), _point(job, model, probe).free, -probe.number))
+    best = max(
+        good, key=lambda probe: (score(job, knowledge, probe), _point(job, knowledge, probe).free, -probe.number)
+    )
     if not job.spec.tuning.slack:
         return best
-    least = (1 - to_ratio(job.spec.tuning.slack)) * score(job, model, best)
-    fast = [probe for probe in good if score(job, model, probe) >= least]
-    return max(fast, key=lambda probe: (_point(job, model, probe).free, score(job, model, probe), -probe.number))
+    least = (1 - to_ratio(job.spec.tuning.slack)) * score(job, knowledge, best)
+    fast = [probe for probe in good if score(job, knowledge, probe) >= least]
+    return max(
+        fast, key=lambda probe: (_point(job, knowledge, probe).free, score(job, knowledge, probe), -probe.number)
+    )
 
 
-def front_of(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> tuple[int, ...]:
+def front_of(job: Job, knowledge: PlanKnowledge, good: Sequence[RunStatus]) -> tuple[int, ...]:
     """The Pareto front of probes, the fastest first; empty with one objective."""
     if job.spec.tuning.objective != BOTH:
         return ()
     by_point: dict[Point, int] = {}
     for probe in good:
-        by_point.setdefault(_point(job, model, probe), probe.number)
-    return _spread([by_point[point] for point in reversed(front(list(by_point)))], winner(job, model, good).number)
+        by_point.setdefault(_point(job, knowledge, probe), probe.number)
+    return _spread([by_point[point] for point in reversed(front(list(by_point)))], winner(job, knowledge, good).number)
 
 
-def _point(job: Job, model: PlanKnowledge, probe: RunStatus) -> Point:
-    return trial_of(job, model, probe).point
+def _point(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> Point:
+    return trial_of(job, knowledge, probe).point
 
 
 def _spread(numbers: list[int], launched: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from memtune.api.status import AttemptStatus, EmulationStatus, RecordStatus, Run
 from memtune.controller import budget
 from memtune.controller.context import Context, Deletion
 from memtune.controller.host_requests import asked_bytes
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.observation import Observed, PodObservation, RunObservation
 from memtune.controller.plan_choice import next_target
 from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, plan_of, to_run
@@ -69,7 +69,7 @@ def _target(context: Context, record: RunStatus) -> Target:
     probes = context.status.probes
     if record not in probes or record.emulated:
         return NOTHING
-    return next_target(context.job, believed(context), probes)
+    return next_target(context.job, current_knowledge(context), probes)
 
 
 def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from memtune.controller import budget
 from memtune.controller.context import Context
 from memtune.controller.ending import completed, failed
 from memtune.controller.fold_observations import keeps_first_product, stopped
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.messages import predicted
 from memtune.controller.observation import only_product
 from memtune.controller.product_choice import cheapest, compared
@@ -56,15 +56,15 @@ def predicting(context: Context) -> Context:
         return _given(context, given)
     if is_unknown(context):
         return _without_trace(context)
-    model = believed(context)
-    if not model.is_gpu_known:
+    knowledge = current_knowledge(context)
+    if not knowledge.is_gpu_known:
         return _without_gpu(context)
-    best = best_candidate(model)
+    best = best_candidate(knowledge)
     if best is None:
-        return _nothing_fits(context, model)
+        return _nothing_fits(context, knowledge)
     if context.job.spec.tuning.mode == "PredictOnly":
-        return _predicted_only(context, model)
-    return with_budget(with_prediction(context, model, best), best)
+        return _predicted_only(context, knowledge)
+    return with_budget(with_prediction(context, knowledge, best), best)
 
 
 def _given(context: Context, plan: Plan) -> Context:
@@ -72,11 +72,11 @@ def _given(context: Context, plan: Plan) -> Context:
     if is_unknown(context):
         return _launched(_untraced(context), plan)
     try:
-        model = believed(context)
+        knowledge = current_knowledge(context)
     except ValueError as error:
         context = context.with_condition("Predicted", False, reasons.MODEL_UNKNOWN, str(error))
     else:
-        context = with_prediction(context, model, Candidate(plan, model.predict(plan)))
+        context = with_prediction(context, knowledge, Candidate(plan, knowledge.predict(plan)))
     return _launched(context, plan)
 
 
@@ -107,22 +107,22 @@ def _without_gpu(context: Context) -> Context:
     return failed(context, reasons.GPU_UNKNOWN, text)
 
 
-def best_candidate(model: PlanKnowledge) -> Candidate | None:
+def best_candidate(knowledge: PlanKnowledge) -> Candidate | None:
     """The best plan that surely fits, else the best that may fit."""
-    candidates = model.candidates(())
+    candidates = knowledge.candidates(())
     return candidates[0] if candidates else None
 
 
-def with_prediction(context: Context, model: PlanKnowledge, best: Candidate) -> Context:
+def with_prediction(context: Context, knowledge: PlanKnowledge, best: Candidate) -> Context:
     """Write the best plan's prediction into the status, and into one line for people."""
-    jobs = len(model.workload.outside_bytes)
-    text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device, jobs)
-    context = context.having(prediction=prediction_status(model, best))
+    jobs = len(knowledge.workload.outside_bytes)
+    text = predicted(best.plan, best.prediction, knowledge.usable_bytes, context.job.spec.resources.device, jobs)
+    context = context.having(prediction=prediction_status(knowledge, best))
     context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)
 
 
-def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionStatus:
+def prediction_status(knowledge: PlanKnowledge, candidate: Candidate) -> PredictionStatus:
     """The prediction of a plan in the status's format."""
     plan, prediction = candidate.plan, candidate.prediction
     parts = prediction.components[:MAX_COMPONENTS]
@@ -131,25 +131,25 @@ def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionS
         peak_phase=_word(prediction.peak_phase),
         device_bytes=IntervalBytes(**_interval(prediction.device)),
         needed_bytes=IntervalBytes(**_interval(prediction.needed)),
-        fit_percent=percent(prediction.fit_probability(model.usable_bytes, model.headroom)),
-        usable_bytes=model.usable_bytes,
+        fit_percent=percent(prediction.fit_probability(knowledge.usable_bytes, knowledge.headroom)),
+        usable_bytes=knowledge.usable_bytes,
         components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
         tokens_per_second=natural(prediction.tokens_per_second.expected),
     )
 
 
-def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
+def _predicted_only(context: Context, knowledge: PlanKnowledge) -> Context:
     """Mode PredictOnly: the best plan that surely fits; else name the likeliest without choosing it."""
-    if not model.ranking.fitting:
-        likeliest = model.ranking.likeliest
-        context = with_prediction(context, model, Candidate(likeliest.plan, likeliest.prediction))
+    if not knowledge.ranking.fitting:
+        likeliest = knowledge.ranking.likeliest
+        context = with_prediction(context, knowledge, Candidate(likeliest.plan, likeliest.prediction))
         text = f"predicted only: no plan is sure to fit; {likeliest.plan} may: it {likeliest.reason}"
         return completed(context.with_condition("Tuned", False, reasons.MAY_FIT, text), reasons.MAY_FIT, text)
-    plan, prediction = model.ranking.fitting[0]
-    context = with_prediction(context, model, Candidate(plan, prediction))
+    plan, prediction = knowledge.ranking.fitting[0]
+    context = with_prediction(context, knowledge, Candidate(plan, prediction))
     speed = natural(prediction.tokens_per_second.expected)
     shown = PlanStatus(
-        name=str(plan), hbm=over(prediction.device.expected, model.usable_bytes), tokens_per_second=speed
+        name=str(plan), hbm=over(prediction.device.expected, knowledge.usable_bytes), tokens_per_second=speed
     )
     words = context.message_of("Predicted")
     text = f"{plan} was chosen unmeasured: {words}"
@@ -160,7 +160,7 @@ def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
 
 def nothing_fits(
     context: Context,
-    model: PlanKnowledge,
+    knowledge: PlanKnowledge,
     why: str,
     by_script: Sequence[str] = (),
     untried: Sequence[str] = (),
@@ -171,25 +171,25 @@ def nothing_fits(
     First ``by_script``, what its script should change, then what to allow so that a plan is tried that was ``untried``.
     Last the ``warnings`` that the runs had.
     """
-    smallest = model.smallest()
+    smallest = knowledge.smallest()
     if smallest is None:
-        barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
+        barred = "; ".join(refusals(knowledge.workload, knowledge.space)) or "its combinations exclude each other"
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
     advice = [*by_script, *untried]
     # Another job is suggested only if neither the script nor an untried plan is known to help.
-    if not by_script and not (untried and model.fits(smallest)):
-        advice += advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
+    if not by_script and not (untried and knowledge.fits(smallest)):
+        advice += advise(knowledge.workload, knowledge.predictor_for, smallest, knowledge.headroom, knowledge.space)
     warned = f". Warnings: {'; '.join(warnings)}" if warnings else ""
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}{warned}")
 
 
-def _nothing_fits(context: Context, model: PlanKnowledge) -> Context:
-    dropped = model.ranking.dropped
+def _nothing_fits(context: Context, knowledge: PlanKnowledge) -> Context:
+    dropped = knowledge.ranking.dropped
     least = f": the smallest plan, {dropped[0].plan}, {dropped[0].reason}" if dropped else ""
     context = context.with_condition(
         "Predicted", True, reasons.NOTHING_FITS, f"no plan that the job allows fits{least}"
     )
-    return nothing_fits(context, model, f"no plan that the job allows can fit{least}")
+    return nothing_fits(context, knowledge, f"no plan that the job allows can fit{least}")
 
 
 def with_budget(context: Context, best: Candidate | None) -> Context:
@@ -210,7 +210,7 @@ def _emulating(context: Context) -> str:
     """Which emulated probes the job gets, if it wants them."""
     if context.job.spec.tuning.emulation == "Never":
         return ""
-    if believed(context).is_gpu_named:
+    if current_knowledge(context).is_gpu_named:
         return f"; up to {counted(MAX_EMULATIONS, 'plan')} are emulated first"
     return "; nothing is emulated, since nothing names the GPU: set resources.gpuProduct"
 

@@ -14,7 +14,7 @@ from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier,
 from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.messages import (
     ended,
     host_request_words,
@@ -74,17 +74,17 @@ def probing(context: Context) -> Context:
     is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
     if running and (is_confirming or _busy(context) >= context.job.spec.tuning.parallel_probes):
         return _watched(context)
-    model = believed(context)
-    context = _first_prediction(context, model)
-    if not running and (emulated := emulating.instead_of_probes(context, model)) is not None:
+    knowledge = current_knowledge(context)
+    context = _first_prediction(context, knowledge)
+    if not running and (emulated := emulating.instead_of_probes(context, knowledge)) is not None:
         return emulated
-    why = _end_of_probing(context, model)
+    why = _end_of_probing(context, knowledge)
     if why is None:
-        more, why = _more(context, model, running)
+        more, why = _more(context, knowledge, running)
         if why is None or running or more is not context or context.blocked or _busy(context):
             return _watched(more)
         # Nothing runs, nothing was recorded, and nothing is waited for.
-    return _watched(context) if running else _choose(context.having(probing_ended=why.end), model, why.words)
+    return _watched(context) if running else _choose(context.having(probing_ended=why.end), knowledge, why.words)
 
 
 def _out_of_budget(context: Context) -> Context:
@@ -99,9 +99,9 @@ def _without_hopeless(context: Context) -> Context:
     waiting = [probe for probe in probes if not has_ended(probe) and not _has_started(context, probe)]
     if not waiting or not any(ended_as(probe, Verdict.DEVICE_OOM) for probe in probes):
         return context
-    model = believed(context)
+    knowledge = current_knowledge(context)
     for probe in waiting:
-        if not model.may_try(plan_of(probe)):
+        if not knowledge.may_try(plan_of(probe)):
             context = stopped(context, probe, "a plan that is predicted to take no more ran out of memory meanwhile")
     return context
 
@@ -110,26 +110,26 @@ def _has_started(context: Context, probe: RunStatus) -> bool:
     return any(pod.started_at_seconds is not None for pod in context.pods(probe))
 
 
-def _first_prediction(context: Context, model: PlanKnowledge) -> Context:
+def _first_prediction(context: Context, knowledge: PlanKnowledge) -> Context:
     """If only a run could tell the GPU's memory, predict as soon as one has."""
-    best = best_candidate(model) if model.is_known and context.status.prediction is None else None
-    return with_budget(with_prediction(context, model, best), best) if best else context
+    best = best_candidate(knowledge) if knowledge.is_known and context.status.prediction is None else None
+    return with_budget(with_prediction(context, knowledge, best), best) if best else context
 
 
-def _end_of_probing(context: Context, model: PlanKnowledge) -> _EndOfProbing | None:
+def _end_of_probing(context: Context, knowledge: PlanKnowledge) -> _EndOfProbing | None:
     """Why no further probe is started; None while one may be."""
     allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
-    again = unconfirmed(context.job, model, probes)
+    again = unconfirmed(context.job, knowledge, probes)
     # Probes of earlier jobs count as done, but this job probes the plan that it launches.
-    if counted(context.status.own_probes if again else probes, model.space) >= allowed:
+    if counted(context.status.own_probes if again else probes, knowledge.space) >= allowed:
         earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
         words = f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
         return _EndOfProbing("max-probes", words)
     if again:
-        return _beyond_budget(context, plan_of(again), model.predict(plan_of(again)))
+        return _beyond_budget(context, plan_of(again), knowledge.predict(plan_of(again)))
     if len(probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in probes):
         return _EndOfProbing("max-probes", f"the status has no room for more than {MAX_PROBES} probes")
-    asked = search_state(context.job, context.status, model).choice
+    asked = search_state(context.job, context.status, knowledge).choice
     if why := reason_to_stop(asked):
         return _EndOfProbing("search", why)
     return _beyond_budget(context, asked.candidates[0].plan, asked.candidates[0].prediction)
@@ -142,29 +142,29 @@ def _beyond_budget(context: Context, plan: Plan, prediction: Prediction) -> _End
     return _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, prediction))
 
 
-def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _EndOfProbing | None]:
+def _more(context: Context, knowledge: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _EndOfProbing | None]:
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
         return context, None
     wait = backoff_of(context.status.probes, context.now)
     if wait > 0:
         return context.waking(wait), None
-    if again := unconfirmed(context.job, model, context.status.probes):
-        return _recorded(context, model, plan_of(again)), None
+    if again := unconfirmed(context.job, knowledge, context.status.probes):
+        return _recorded(context, knowledge, plan_of(again)), None
     while _busy(context) < context.job.spec.tuning.parallel_probes:
-        plan = _next_plan(context, model)
-        if plan is None or _counted(context, model) >= context.job.spec.tuning.max_probes:
+        plan = _next_plan(context, knowledge)
+        if plan is None or _counted(context, knowledge) >= context.job.spec.tuning.max_probes:
             return context, _EndOfProbing("search", "no plan left is worth a probe")
-        if emulating.is_wanted(context, model, plan):
-            return emulating.recorded(context, model, plan), None
-        if not budget.allows(context, plan, model.predict(plan)):
-            return context, _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, model.predict(plan)))
-        context = _recorded(context, model, plan)
+        if emulating.is_wanted(context, knowledge, plan):
+            return emulating.recorded(context, knowledge, plan), None
+        if not budget.allows(context, plan, knowledge.predict(plan)):
+            return context, _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, knowledge.predict(plan)))
+        context = _recorded(context, knowledge, plan)
     return context, None
 
 
-def _counted(context: Context, model: PlanKnowledge) -> int:
-    return counted(current(context.status.probes), model.space)
+def _counted(context: Context, knowledge: PlanKnowledge) -> int:
+    return counted(current(context.status.probes), knowledge.space)
 
 
 def _busy(context: Context) -> int:
@@ -176,29 +176,29 @@ def _busy(context: Context) -> int:
     )
 
 
-def _next_plan(context: Context, model: PlanKnowledge) -> Plan | None:
-    state = search_state(context.job, context.status, model)
-    if model.is_known:
+def _next_plan(context: Context, knowledge: PlanKnowledge) -> Plan | None:
+    state = search_state(context.job, context.status, knowledge)
+    if knowledge.is_known:
         return context.search(state)
     if any(not has_ended(probe) for probe in context.status.probes):
         return None
     # If any plan runs on an unknown GPU and with an unknown model, the smallest does.
     return min(
         (candidate.plan for candidate in state.choice.candidates),
-        key=lambda plan: (model.predict(plan).device.expected, plan),
+        key=lambda plan: (knowledge.predict(plan).device.expected, plan),
         default=None,
     )
 
 
-def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
+def _recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context:
     number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
-    prediction = model.predict(plan)
-    is_blind = model.workload.assumed and not model.is_known
+    prediction = knowledge.predict(plan)
+    is_blind = knowledge.workload.assumed and not knowledge.is_known
     expected = 0.0 if is_blind else prediction.device.expected
     emulated = context.job.spec.resources.is_emulated
     record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
-    known = predicted_memory(prediction, model.usable_bytes, model.headroom)
+    known = predicted_memory(prediction, knowledge.usable_bytes, knowledge.headroom)
     expectation = "of which nothing is known" if is_blind else known
     verb = "emulates" if emulated else "measures"
     again = next((probe for probe in context.status.probes if probe.measured_by and probe.plan == str(plan)), None)
@@ -212,14 +212,14 @@ def _watched(context: Context) -> Context:
     return context.waking(budget.seconds_left(context)) if budget.running(context) else context
 
 
-def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
+def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
     """Choose the best measured plan that kept its headroom, or end the job."""
-    fit = ranked(context.job, model, context.status.probes)
-    own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, model, probe)}
+    fit = ranked(context.job, knowledge, context.status.probes)
+    own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, knowledge, probe)}
     good = [probe for probe in fit if probe.plan in own]
     if not good:
         runs = (*context.status.emulations, *context.status.probes)
-        tried = "; ".join(_tried(context, model, run) for run in runs[-3:])
+        tried = "; ".join(_tried(context, knowledge, run) for run in runs[-3:])
         if not any(
             ended_as(run, Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
             for run in (*context.status.emulations, *context.status.own_probes)
@@ -231,52 +231,52 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
-        outside = [run for run in runs if run.out_of_memory and is_of_script(model, run)]
+        outside = [run for run in runs if run.out_of_memory and is_of_script(knowledge, run)]
         kinds = sorted({OutOfMemoryKind(run.out_of_memory) for run in outside})
         remedies = [each for kind in kinds for each in script_remedies(context.job.spec.integration, kind)]
         warnings = dict.fromkeys(warning(run) for run in runs if ended_as(run, Verdict.SUCCEEDED) and warning(run))
-        return nothing_fits(context, model, text, remedies, _untried(context, model), tuple(warnings))
-    first = winner(context.job, model, good)
+        return nothing_fits(context, knowledge, text, remedies, _untried(context, knowledge), tuple(warnings))
+    first = winner(context.job, knowledge, good)
     best = own[first.plan]
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
-    speed = best.tokens_per_second or natural(model.predict(plan_of(best)).tokens_per_second.expected)
-    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
+    speed = best.tokens_per_second or natural(knowledge.predict(plan_of(best)).tokens_per_second.expected)
+    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, knowledge.usable_bytes), tokens_per_second=speed)
     speed_words = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    probes = [probe for probe in current(context.status.probes) if model.space.allows(plan_of(probe))]
-    tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, model, probe))]
+    probes = [probe for probe in current(context.status.probes) if knowledge.space.allows(plan_of(probe))]
+    tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, knowledge, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""
     slack = context.job.spec.tuning.slack
     rule = f" as the smallest within {slack} of the fastest" if slack else ""
     as_before = f", which job {first.measured_by} found best" if first.measured_by else ""
     text = f"{best.plan} won{rule}{as_before}: probe {best.number} {measured(best)}{speed_words}; {fitting}, and {why}"
-    context = context.having(plan=plan, front=front_of(context.job, model, good))
+    context = context.having(plan=plan, front=front_of(context.job, knowledge, good))
     context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
 
 
-def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
+def _tried(context: Context, knowledge: PlanKnowledge, probe: RunStatus) -> str:
     """How a probe ended, and why its plan cannot be launched if that is not obvious.
 
     A long error or warning would leave no room for what would help.
     """
     is_long = ended_as(probe, *OUT_OF_MEMORY, Verdict.SUCCEEDED)
     brief = probe.model_copy(update={"message": None}) if is_long else probe
-    return ", ".join(filter(None, (ended(brief), too_tight(context.job, model, probe))))
+    return ", ".join(filter(None, (ended(brief), too_tight(context.job, knowledge, probe))))
 
 
-def _untried(context: Context, model: PlanKnowledge) -> list[str]:
+def _untried(context: Context, knowledge: PlanKnowledge) -> list[str]:
     """What to add to a job that may try no more plans although one that may fit is left."""
-    left, tuning = search_state(context.job, context.status, model).choice.candidates, context.job.spec.tuning
+    left, tuning = search_state(context.job, context.status, knowledge).choice.candidates, context.job.spec.tuning
     if not left:
         return []
     plan, prediction = left[0].plan, left[0].prediction
-    if _counted(context, model) >= tuning.max_probes < MAX_PROBES:
+    if _counted(context, knowledge) >= tuning.max_probes < MAX_PROBES:
         limit = "tuning.maxProbes"
     elif not budget.allows(context, plan, prediction):
         limit = "tuning.maxGpuSeconds"
     else:
         return []
-    taken = units.amount(prediction.device.expected, model.usable_bytes)
+    taken = units.amount(prediction.device.expected, knowledge.usable_bytes)
     return [f"raise {limit}: {plan} was not tried, and is predicted to take {taken} of each GPU"]

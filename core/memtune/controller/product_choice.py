@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from memtune.api.workload import gpu_of
 from memtune.controller.context import Context
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import Node
 from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.planning import cost
@@ -107,10 +107,10 @@ def _asked(context: Context) -> str:
 
 def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
     """What a product is predicted to bring; None where nothing is known of its GPU, or of the model."""
-    model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
-    if not model.is_known or not model.is_gpu_named:
+    knowledge = knowledge_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
+    if not knowledge.is_known or not knowledge.is_gpu_named:
         return None
-    ranking, price, speed = model.ranking, context.gpu_hour_price(product), 0.0
+    ranking, price, speed = knowledge.ranking, context.gpu_hour_price(product), 0.0
     if ranking.fitting or ranking.uncertain:
         best = ranking.fitting[0] if ranking.fitting else ranking.likeliest
         speed = best.prediction.tokens_per_second.expected

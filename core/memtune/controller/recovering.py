@@ -12,7 +12,7 @@ from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.downgrade import Next, after_device_oom, after_host_oom
 from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.host_requests import host_need, host_request
-from memtune.controller.job_knowledge import believed
+from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.launching import others_hold_gpus, record_attempt
 from memtune.controller.messages import ended, script_remedies
 from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
@@ -82,10 +82,10 @@ def _after_oom(context: Context, last: AttemptStatus) -> Context:
     """Launch a smaller plan at the cost of the out-of-memory budget."""
     if _has_spent_retries(context):
         return _retries_spent(context, last)
-    model = believed(context)
-    found = after_device_oom(context, model, last)
+    knowledge = current_knowledge(context)
+    found = after_device_oom(context, knowledge, last)
     if found is None:
-        return _exhausted(context, model, last)
+        return _exhausted(context, knowledge, last)
     return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
 
 
@@ -99,16 +99,16 @@ def _retries_spent(context: Context, last: AttemptStatus) -> Context:
     return failed(context, reasons.OOM_RETRIES_SPENT, text)
 
 
-def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Context:
+def _exhausted(context: Context, knowledge: PlanKnowledge, last: AttemptStatus) -> Context:
     """No plan is left that fits and resumes: say which one would fit, or what would be needed."""
-    unresumable = after_device_oom(context, model, last, resumable_only=False)
+    unresumable = after_device_oom(context, knowledge, last, resumable_only=False)
     if unresumable is not None:
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
     kind = OutOfMemoryKind(last.out_of_memory or "activation")
-    smallest = model.smallest() or plan_of(last)
+    smallest = knowledge.smallest() or plan_of(last)
     phase = PHASE_OF.get(kind, "")
     by_script = script_remedies(context.job.spec.integration, kind, _evaluates_in_small_batches(context, last))
-    changes = [] if is_of_script(model, last) else _advice(context, model, smallest, phase)
+    changes = [] if is_of_script(knowledge, last) else _advice(context, knowledge, smallest, phase)
     advice = "; or ".join([*by_script, *changes])
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
     return failed(context, reasons.LADDER_EXHAUSTED, text)
@@ -124,19 +124,21 @@ def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
     return last.evaluation_batch == 1 or 0 < last.evaluation_batch < max(earlier, default=0)
 
 
-def _advice(context: Context, model: PlanKnowledge, smallest: Plan, phase: str) -> list[str]:
+def _advice(context: Context, knowledge: PlanKnowledge, smallest: Plan, phase: str) -> list[str]:
     is_fixed = context.job.spec.tuning.fixed_plan is not None
-    return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed, phase)
+    return advise(
+        knowledge.workload, knowledge.predictor_for, smallest, knowledge.headroom, knowledge.space, is_fixed, phase
+    )
 
 
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
     """Request more host memory or offload less; never shrink the batch."""
     if _has_spent_retries(context):
         return _retries_spent(context, last)
-    model = believed(context)
-    found = after_host_oom(context, model, last)
+    knowledge = current_knowledge(context)
+    found = after_host_oom(context, knowledge, last)
     if found is None:
-        needed = host_need(model, plan_of(last), last.resume)
+        needed = host_need(knowledge, plan_of(last), last.resume)
         limit = trainer_memory(context.job).limit_bytes
         advice = f", and limits.memory is {gib(limit)}: raise it" if limit else ": use hosts with more"
         text = f"{ended(last)}; it is predicted to need {gib(needed)} of host memory on each node{advice}"

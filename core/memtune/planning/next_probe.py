@@ -90,7 +90,7 @@ class SearchState:
     plan.
     """
 
-    model: PlanKnowledge
+    knowledge: PlanKnowledge
     trials: tuple[Trial, ...]
     seed: str = ""
     sampler: str = MEMTUNE
@@ -100,11 +100,11 @@ class SearchState:
         """What to choose the next probe from."""
         trials = tuple(trial for trial in self.trials if not (trial.stale or trial.closed))
         return ProbeChoice(
-            candidates=self.model.candidates({trial.plan for trial in trials if trial.tried}),
+            candidates=self.knowledge.candidates({trial.plan for trial in trials if trial.tried}),
             trials=trials,
-            usable_bytes=self.model.usable_bytes,
-            headroom=self.model.headroom,
-            objective=self.model.objective,
+            usable_bytes=self.knowledge.usable_bytes,
+            headroom=self.knowledge.headroom,
+            objective=self.knowledge.objective,
             incumbent=max((trial.score for trial in trials if trial.fits), default=0.0),
         )
 
@@ -145,15 +145,15 @@ def probability_of_fitting(choice: ProbeChoice, candidate: Candidate) -> float:
     return candidate.prediction.probe_probability(choice.usable_bytes, choice.headroom)
 
 
-def target_of(model: PlanKnowledge, tokens_per_second: float = 0.0, device_bytes: int = 0) -> Target:
+def target_of(knowledge: PlanKnowledge, tokens_per_second: float = 0.0, device_bytes: int = 0) -> Target:
     """What a probe has to beat: the best plan so far, with this speed and this peak; only its headroom before one.
 
     With both objectives a slower plan may still be on the front: then only memory counts.
     """
-    most = int(model.usable_bytes * (1 - model.headroom))
-    if model.objective == MEMORY:
+    most = int(knowledge.usable_bytes * (1 - knowledge.headroom))
+    if knowledge.objective == MEMORY:
         return Target(device_bytes=min(device_bytes or most, most))
-    return Target(int(tokens_per_second) if model.objective == THROUGHPUT else 0, most)
+    return Target(int(tokens_per_second) if knowledge.objective == THROUGHPUT else 0, most)
 
 
 def reason_to_stop(choice: ProbeChoice) -> str | None:

@@ -15,7 +15,7 @@ from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import THROUGHPUT
 from memtune.wire.pruning import Step, pruned
-from memtune_operator.search.sampler import model_for
+from memtune_operator.search.sampler import knowledge_for
 from memtune_operator.search.study import FITS, STALE, named_plan
 
 
@@ -26,32 +26,36 @@ class MemTunePruner(BasePruner):
     compiles and fills caches, so it is slower. The first trials of a study have only the memory limit to keep.
     """
 
-    def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
-        self._model, self._n_warmup_steps = model, n_warmup_steps
+    def __init__(self, knowledge: PlanKnowledge, n_warmup_steps: int = 1) -> None:
+        self._knowledge, self._n_warmup_steps = knowledge, n_warmup_steps
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any], n_warmup_steps: int = 1) -> MemTunePruner:
         """Create the pruner for the plans of a MemoryTunedJob manifest, which must name its GPU or its memory."""
-        return cls(model_for(manifest), n_warmup_steps)
+        return cls(knowledge_for(manifest), n_warmup_steps)
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Whether to prune the trial."""
-        model = self._model
+        knowledge = self._knowledge
         speeds = [speed for step, speed in trial.intermediate_values.items() if step >= self._n_warmup_steps]
         device_bytes = trial.user_attrs.get("device_bytes", 0)
         ended = (
-            each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _counts(model, each)
+            each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _counts(knowledge, each)
         )
         best = max(ended, key=lambda each: each.values[0], default=None)
         if not speeds:
             return False
-        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0)) if best else target_of(model)
-        is_timed = model.objective == THROUGHPUT
+        target = (
+            target_of(knowledge, best.values[0], best.user_attrs.get("device_bytes", 0))
+            if best
+            else target_of(knowledge)
+        )
+        is_timed = knowledge.objective == THROUGHPUT
         return pruned(target, [Step(speed if is_timed else 0.0, device_bytes) for speed in speeds]) is not None
 
 
-def _counts(model: PlanKnowledge, trial: FrozenTrial) -> bool:
+def _counts(knowledge: PlanKnowledge, trial: FrozenTrial) -> bool:
     """Whether a trial is to be beaten: its plan fits, is still in the job's space, and was measured as others are."""
     plan = named_plan(trial)
-    is_open = plan is None or model.space.allows(plan)
+    is_open = plan is None or knowledge.space.allows(plan)
     return is_open and STALE not in trial.user_attrs and (trial.constraints or {}).get(FITS, 0.0) <= 0

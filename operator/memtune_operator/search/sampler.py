@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, TrialState
 from memtune.api import load_job
 from memtune.api.status import Status
 from memtune.api.workload import unknown_product
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial, most_promising, reason_to_stop
 from memtune.planning.parameters import StudyParameters, Value
@@ -69,14 +69,14 @@ class MemTuneSampler(BaseSampler):
     is stateless: in another process, or after a restart, it proposes the same.
     """
 
-    def __init__(self, model: PlanKnowledge, parameters: StudyParameters | None = None) -> None:
-        self._model = model
-        self._parameters = parameters or StudyParameters(model.plans)
+    def __init__(self, knowledge: PlanKnowledge, parameters: StudyParameters | None = None) -> None:
+        self._knowledge = knowledge
+        self._parameters = parameters or StudyParameters(knowledge.plans)
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
         """Create the sampler for the plans of a MemoryTunedJob manifest, which must name its GPU or its memory."""
-        return cls(model_for(manifest))
+        return cls(knowledge_for(manifest))
 
     def plan(self, trial: optuna.Trial) -> Plan:
         """The plan of a new trial. A trial whose parameters are no valid plan is pruned."""
@@ -97,38 +97,40 @@ class MemTuneSampler(BaseSampler):
 
     def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float | tuple[float, float]:
         """Record the speed and memory of a plan; return the trial's value, or both values with two objectives."""
-        trial.set_constraint(FITS, device_bytes / self._model.usable_bytes - (1 - self._model.headroom))
+        trial.set_constraint(FITS, device_bytes / self._knowledge.usable_bytes - (1 - self._knowledge.headroom))
         return self._recorded(trial, tokens_per_second, device_bytes)
 
     def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float | tuple[float, float]:
         """Record that a plan ran out of memory, with the bytes it demanded if known; return the trial's value."""
         trial.set_user_attr(DIED, True)
         trial.set_user_attr("demanded_bytes", int(demanded_bytes))
-        trial.set_constraint(FITS, max(demanded_bytes / self._model.usable_bytes, 1.0) - (1 - self._model.headroom))
-        return (0.0, 0.0) if self._model.objective == BOTH else 0.0
+        trial.set_constraint(
+            FITS, max(demanded_bytes / self._knowledge.usable_bytes, 1.0) - (1 - self._knowledge.headroom)
+        )
+        return (0.0, 0.0) if self._knowledge.objective == BOTH else 0.0
 
     def _recorded(
         self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int
     ) -> float | tuple[float, float]:
-        workload = self._model.workload
+        workload = self._knowledge.workload
         seconds = workload.global_batch * workload.sequence_length / tokens_per_second if tokens_per_second > 0 else 0.0
         for name, value in ((DIED, False), ("device_bytes", int(device_bytes)), ("step_seconds", seconds)):
             trial.set_user_attr(name, value)
-        free_bytes = float(self._model.usable_bytes - device_bytes)
-        if self._model.objective == BOTH:
+        free_bytes = float(self._knowledge.usable_bytes - device_bytes)
+        if self._knowledge.objective == BOTH:
             return tokens_per_second, free_bytes
-        return free_bytes if self._model.objective == MEMORY else tokens_per_second
+        return free_bytes if self._knowledge.objective == MEMORY else tokens_per_second
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
         """The state of the search, read from the trials of a study."""
         finished = tuple(_without_loops(self._read(trials)))
         lessons = tuple(trial.lesson for trial in finished if trial.lesson)
-        model = self._model
-        return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), finished)
+        knowledge = self._knowledge
+        return SearchState(knowledge if lessons == knowledge.lessons else replace(knowledge, lessons=lessons), finished)
 
     def _read(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[Trial, bool]]:
         for each in trials:
-            if trial := to_trial(self._model, self._parameters, each):
+            if trial := to_trial(self._knowledge, self._parameters, each):
                 yield trial, is_lost(each)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
@@ -137,7 +139,7 @@ class MemTuneSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All knobs are sampled together."""
-        wanted = directions_of(self._model)
+        wanted = directions_of(self._knowledge)
         if study.directions != wanted:
             said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
             raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
@@ -145,8 +147,8 @@ class MemTuneSampler(BaseSampler):
         storage, number = study._storage, study._study_id
         earlier = storage.get_study_user_attrs(number).get(_ASKS)
         if earlier is None:
-            storage.set_study_user_attr(number, _ASKS, facts_of(self._model))
-        elif other := difference(earlier, self._model):
+            storage.set_study_user_attr(number, _ASKS, facts_of(self._knowledge))
+        elif other := difference(earlier, self._knowledge):
             raise ValueError(f"the study {study.study_name} is of another job ({other}); begin a study of its own")
         return distributions_of(self._parameters)
 
@@ -190,12 +192,12 @@ class MemTuneSampler(BaseSampler):
                 study.stop()
 
 
-def model_for(manifest: dict[str, Any]) -> PlanKnowledge:
+def knowledge_for(manifest: dict[str, Any]) -> PlanKnowledge:
     """The predictions for the plans of a MemoryTunedJob manifest, before any is tried."""
     job = load_job(manifest)
-    model = model_of(job, Status(), None)
-    if model.is_gpu_known:
-        return model
+    knowledge = knowledge_of(job, Status(), None)
+    if knowledge.is_gpu_known:
+        return knowledge
     if problem := unknown_product(job):
         raise ValueError(f"resources.gpuProduct {problem}; correct it, or set resources.gpuMemory beside it")
     raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
@@ -213,7 +215,7 @@ def _best(state: SearchState) -> Plan:
         return max(fitting, key=lambda trial: trial.score).plan
     if any(trial.is_running for trial in state.trials):
         raise optuna.TrialPruned("no plan is left beside those that other trials are running")
-    raise NothingFitsError(nothing_fits(state.model))
+    raise NothingFitsError(nothing_fits(state.knowledge))
 
 
 def _without_loops(found: Iterable[tuple[Trial, bool]]) -> Iterator[Trial]:

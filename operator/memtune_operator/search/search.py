@@ -36,8 +36,8 @@ def propose(state: SearchState) -> Plan | None:
         # Optuna's samplers are drawn to the values of plans that nobody may launch.
         state = replace(state, trials=tuple(trial for trial in state.trials if not trial.closed))
     parameters = all_parameters(state)
-    study = optuna.create_study(directions=directions_of(state.model), sampler=_sampler(state, parameters))
-    study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
+    study = optuna.create_study(directions=directions_of(state.knowledge), sampler=_sampler(state, parameters))
+    study.add_trials([frozen(state.knowledge, parameters, trial) for trial in state.trials])
     if (first := _of_prior(state)) is not None:
         study.enqueue_trial(parameters.values_of(first))
     for _ in range(1 if state.sampler == MEMTUNE else _MOST_ASKS):
@@ -60,7 +60,7 @@ def _of_prior(state: SearchState) -> Plan | None:
 
 def _sampler(state: SearchState, parameters: StudyParameters) -> BaseSampler:
     if state.sampler == MEMTUNE:
-        return MemTuneSampler(state.model, parameters)
+        return MemTuneSampler(state.knowledge, parameters)
     return _OF_OPTUNA[state.sampler](zlib.crc32(state.seed.encode()))
 
 
@@ -85,12 +85,12 @@ def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Pl
         study.tell(trial, state=TrialState.FAIL)
         return
     prediction = known or _predicted(state, plan)
-    trial.set_constraint(FITS, violation(state.model, prediction))
-    study.tell(trial, values_of(state.model, prediction))
+    trial.set_constraint(FITS, violation(state.knowledge, prediction))
+    study.tell(trial, values_of(state.knowledge, prediction))
 
 
 def _predicted(state: SearchState, plan: Plan | None) -> Trial:
     """A trial for a plan that cannot fit, as if probed; parameters of no valid plan count as twice the GPU's memory."""
-    needed = int(state.model.predict(plan).device.expected) if plan else 2 * state.model.usable_bytes
-    known = plan or state.model.plans[0]
+    needed = int(state.knowledge.predict(plan).device.expected) if plan else 2 * state.knowledge.usable_bytes
+    known = plan or state.knowledge.plans[0]
     return Trial(0, known, fits=False, lesson=Lesson(known, device_bytes=needed))

@@ -41,7 +41,7 @@ def distributions_of(parameters: StudyParameters) -> dict[str, BaseDistribution]
 
 def all_parameters(state: SearchState) -> StudyParameters:
     """The parameters of a job's study: of the plans that it allows now and of those already probed."""
-    return StudyParameters(tuple(dict.fromkeys([*state.model.plans, *(trial.plan for trial in state.trials)])))
+    return StudyParameters(tuple(dict.fromkeys([*state.knowledge.plans, *(trial.plan for trial in state.trials)])))
 
 
 def suggesting(trial: optuna.Trial) -> Choose:
@@ -50,25 +50,25 @@ def suggesting(trial: optuna.Trial) -> Choose:
 
 
 def frozen(
-    model: PlanKnowledge, parameters: StudyParameters, trial: Trial, attributes: Mapping[str, Any] | None = None
+    knowledge: PlanKnowledge, parameters: StudyParameters, trial: Trial, attributes: Mapping[str, Any] | None = None
 ) -> FrozenTrial:
     """Convert a probe to an Optuna trial. A probe without a result becomes a failed trial, which samplers ignore."""
     known = distributions_of(parameters)
     chosen = parameters.values_of(trial.plan)
     return optuna.create_trial(
-        state=_state(model, trial),
+        state=_state(knowledge, trial),
         # A plan that does not fit is a complete trial with the worst score, since samplers ignore failed trials.
-        values=None if trial.fits is None else values_of(model, trial),
+        values=None if trial.fits is None else values_of(knowledge, trial),
         params=chosen,
         distributions={name: known[name] for name in chosen},
         user_attrs={**(attributes or {}), **_measured(trial)},
-        constraints=None if trial.fits is None else {FITS: violation(model, trial)},
+        constraints=None if trial.fits is None else {FITS: violation(knowledge, trial)},
         # With two objectives Optuna has neither intermediate values nor pruned trials.
-        intermediate_values=None if model.objective == BOTH else dict(trial.steps),
+        intermediate_values=None if knowledge.objective == BOTH else dict(trial.steps),
     )
 
 
-def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
+def to_trial(knowledge: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
     """Convert an Optuna trial back; None if its parameters are no plan of the study."""
     plan = _plan_of(parameters, trial)
     if plan is None:
@@ -82,17 +82,17 @@ def to_trial(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTri
     return Trial(
         number=trial.number + 1,
         plan=plan,
-        fits=None if values is None else _fits(model, lesson, trial),
+        fits=None if values is None else _fits(knowledge, lesson, trial),
         died=has_died,
         score=values[0] if values else 0.0,
         lesson=lesson,
         is_running=trial.state in (TrialState.RUNNING, TrialState.WAITING) and not is_lost(trial),
         tried=not is_stale and (has_died or not (is_lost(trial) or RETRY in trial.user_attrs)),
-        free_bytes=values[-1] if values and model.objective == BOTH else 0.0,
+        free_bytes=values[-1] if values and knowledge.objective == BOTH else 0.0,
         pruned=trial.state is TrialState.PRUNED,
         steps=tuple(sorted(trial.intermediate_values.items())),
         stale=is_stale,
-        closed=not model.space.allows(plan),
+        closed=not knowledge.space.allows(plan),
     )
 
 
@@ -117,36 +117,38 @@ def is_lost(trial: FrozenTrial) -> bool:
     return trial.state is TrialState.RUNNING and is_gone(trial.system_attrs.get(WORKER, ""))
 
 
-def directions_of(model: PlanKnowledge) -> list[StudyDirection]:
+def directions_of(knowledge: PlanKnowledge) -> list[StudyDirection]:
     """All objectives are maximised."""
-    return [StudyDirection.MAXIMIZE] * (2 if model.objective == BOTH else 1)
+    return [StudyDirection.MAXIMIZE] * (2 if knowledge.objective == BOTH else 1)
 
 
-def values_of(model: PlanKnowledge, trial: Trial) -> list[float]:
+def values_of(knowledge: PlanKnowledge, trial: Trial) -> list[float]:
     """The objective values of a plan; the worst of each if it does not fit."""
-    values = [trial.score, trial.free_bytes] if model.objective == BOTH else [trial.score]
+    values = [trial.score, trial.free_bytes] if knowledge.objective == BOTH else [trial.score]
     return [value if trial.fits else 0.0 for value in values]
 
 
-def violation(model: PlanKnowledge, trial: Trial) -> float:
+def violation(knowledge: PlanKnowledge, trial: Trial) -> float:
     """The share of the GPU by which a plan exceeds its limit; at most 0 if it fits."""
     lesson = trial.lesson
     taken = max(lesson.device_bytes, lesson.demanded_bytes) if lesson else 0
-    over = taken / model.usable_bytes - (1 - model.headroom)
+    over = taken / knowledge.usable_bytes - (1 - knowledge.headroom)
     return min(over, 0.0) if trial.fits else max(over, _LEAST_OVER)
 
 
-def _fits(model: PlanKnowledge, lesson: Lesson | None, trial: FrozenTrial) -> bool:
+def _fits(knowledge: PlanKnowledge, lesson: Lesson | None, trial: FrozenTrial) -> bool:
     """Whether a trial fits: by MemTune's constraint if recorded, else by its measurement. Other constraints do not
     count."""
     if trial.constraints and FITS in trial.constraints:
         return trial.constraints[FITS] <= 0
-    return lesson is None or (not lesson.died and lesson.device_bytes <= model.usable_bytes * (1 - model.headroom))
+    return lesson is None or (
+        not lesson.died and lesson.device_bytes <= knowledge.usable_bytes * (1 - knowledge.headroom)
+    )
 
 
-def _state(model: PlanKnowledge, trial: Trial) -> TrialState:
+def _state(knowledge: PlanKnowledge, trial: Trial) -> TrialState:
     if trial.fits is not None:
-        return TrialState.PRUNED if trial.pruned and model.objective != BOTH else TrialState.COMPLETE
+        return TrialState.PRUNED if trial.pruned and knowledge.objective != BOTH else TrialState.COMPLETE
     return TrialState.RUNNING if trial.is_running else TrialState.FAIL
 
 

@@ -10,9 +10,9 @@ from memtune.planning.advice import advise
 from memtune.planning.knowledge import PlanKnowledge
 
 
-def facts_of(model: PlanKnowledge) -> dict[str, Any]:
+def facts_of(knowledge: PlanKnowledge) -> dict[str, Any]:
     """The facts that a study's measurements depend on, as JSON values. Headroom is not one of them."""
-    workload = model.workload
+    workload = knowledge.workload
     about, adapter = workload.architecture, workload.adapter
     return {
         "model": about.name,
@@ -24,25 +24,25 @@ def facts_of(model: PlanKnowledge) -> dict[str, Any]:
         "GPU": workload.gpu.name,
         "GPU bytes": workload.gpu.usable_bytes,
         "GPUs": workload.world,
-        "objective": model.objective,
+        "objective": knowledge.objective,
     }
 
 
-def difference(earlier: dict[str, Any], model: PlanKnowledge) -> str:
+def difference(earlier: dict[str, Any], knowledge: PlanKnowledge) -> str:
     """How a job differs from that of an earlier study; empty if the study may continue with it."""
-    now = facts_of(model)
+    now = facts_of(knowledge)
     changed = [
         f"{name} {earlier[name]}, now {value}" for name, value in now.items() if earlier.get(name, value) != value
     ]
     return ", ".join(changed)
 
 
-def nothing_fits(model: PlanKnowledge) -> str:
+def nothing_fits(knowledge: PlanKnowledge) -> str:
     """The message that no remaining plan can fit, with advice."""
-    smallest = model.smallest()
+    smallest = knowledge.smallest()
     if smallest is None:
         return "the job's tuning.space allows no plan"
-    dropped = next((each.reason for each in model.ranking.dropped if each.plan == smallest), "")
+    dropped = next((each.reason for each in knowledge.ranking.dropped if each.plan == smallest), "")
     why = f"No plan fits: {smallest} {dropped}" if dropped else "No plan that was tried fits, and none is left"
-    advice = advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
+    advice = advise(knowledge.workload, knowledge.predictor_for, smallest, knowledge.headroom, knowledge.space)
     return f"{why}. What would help: {'; or '.join(advice)}" if advice else why

@@ -17,7 +17,7 @@ from reporter_jobs import reporter_job
 from memtune.api import load_job
 from memtune.api.status import Status
 from memtune.api.tuning import Sampler
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.trials import search_state
 from memtune_operator.search.search import PRIOR_PROBES, propose
 
@@ -91,5 +91,5 @@ def proposed(manifest: dict[str, Any]) -> list[str]:
     found = []
     for number in range(len(whole.probes)):
         status = whole.model_copy(update={"probes": whole.probes[:number], "attempts": []})
-        found.append(str(propose(search_state(job, status, model_of(job, status, None)))))
+        found.append(str(propose(search_state(job, status, knowledge_of(job, status, None)))))
     return found

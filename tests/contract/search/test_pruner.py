@@ -23,7 +23,7 @@ from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import Pruned, Target
 from memtune_operator.search.pruner import MemTunePruner
-from memtune_operator.search.sampler import MemTuneSampler, model_for
+from memtune_operator.search.sampler import MemTuneSampler, knowledge_for
 from memtune_runner.rank.probe import Probe
 
 GIB = 2**30
@@ -167,8 +167,8 @@ PROBES = st.lists(st.tuples(st.integers(500, 2000), st.integers(0, 12)), min_siz
 
 
 @cache
-def model_of_job(objective: str) -> PlanKnowledge:
-    return model_for(manifest(objective))
+def knowledge_of_job(objective: str) -> PlanKnowledge:
+    return knowledge_for(manifest(objective))
 
 
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
@@ -177,18 +177,18 @@ def model_of_job(objective: str) -> PlanKnowledge:
 def test_optuna_s_own_pruning_ends_the_trials_of_a_job_at_the_steps_at_which_the_runner_ended_its_probes(
     objective: str, probes: list[Seen]
 ) -> None:
-    job, model = load_job(manifest(objective)), model_of_job(objective)
-    sampler = MemTuneSampler(model)
-    study = optuna.create_study(direction="maximize", sampler=RandomSampler(0), pruner=MemTunePruner(model))
+    job, knowledge = load_job(manifest(objective)), knowledge_of_job(objective)
+    sampler = MemTuneSampler(knowledge)
+    study = optuna.create_study(direction="maximize", sampler=RandomSampler(0), pruner=MemTunePruner(knowledge))
     records = list[RunStatus]()
     for number, steps in enumerate(probes, 1):
-        why, made = ended_by_runner(steps, next_target(job, model, records))
+        why, made = ended_by_runner(steps, next_target(job, knowledge, records))
         speed, peak = made[-1]
         records.append(
             RunStatus(
                 name=f"probe-{number}",
                 number=number,
-                plan=str(model.plans[number]),
+                plan=str(knowledge.plans[number]),
                 verdict="succeeded",
                 ended_at="2026-03-01T10:00:00Z",
                 tokens_per_second=speed,

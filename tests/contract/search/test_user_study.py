@@ -53,7 +53,7 @@ def test_an_only_plan_is_tried_if_it_may_fit(memory: str, fits: bool) -> None:
     job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["deepspeed"]}
     sampler = MemTuneSampler.for_job(job)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    (only,) = sampler.state([]).model.plans
+    (only,) = sampler.state([]).knowledge.plans
     if fits:
         assert sampler.plan(study.ask()) == only
         return
@@ -112,7 +112,7 @@ def test_optuna_s_hyperband_may_prune_the_study() -> None:
     first = study.ask()
     plan = sampler.plan(first)
     study.tell(first, 1.0)
-    assert sampler.plan(study.ask()) in sampler.state([]).model.plans
+    assert sampler.plan(study.ask()) in sampler.state([]).knowledge.plans
     assert study.user_attrs["asks"]["sequence length"] == 4096
     assert first.user_attrs["plan"] == str(plan)
 
@@ -171,8 +171,8 @@ def test_the_sampler_serves_a_study_of_anybody_s() -> None:
     # It ends by itself and repeats no plan.
     assert 1 < len(plans) == len(set(plans)) < 12
     assert all("learning_rate" in trial.params for trial in study.trials)
-    limit = sampler.state([]).model.usable_bytes * 0.94
-    truths = [truth(sampler, plan) for plan in sampler.state([]).model.plans]
+    limit = sampler.state([]).knowledge.usable_bytes * 0.94
+    truths = [truth(sampler, plan) for plan in sampler.state([]).knowledge.plans]
     assert study.best_value >= 0.97 * max(speed for taken, speed in truths if taken <= limit)
 
 
@@ -203,8 +203,10 @@ def test_what_the_study_measured_corrects_the_prediction() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = measured_study(sampler, trials=1)
     state = sampler.state(study.trials)
-    (lesson,) = state.model.lessons
-    assert state.model.predict(lesson.plan) != MemTuneSampler.for_job(manifest()).state([]).model.predict(lesson.plan)
+    (lesson,) = state.knowledge.lessons
+    assert state.knowledge.predict(lesson.plan) != MemTuneSampler.for_job(manifest()).state([]).knowledge.predict(
+        lesson.plan
+    )
 
 
 def test_a_combination_that_no_plan_has_is_pruned() -> None:

@@ -7,19 +7,19 @@ from collections import Counter
 from told_job import told_job
 
 from memtune_cli.input.job_view import job_view_of
-from memtune_cli.views.candidates import Group, Reckoned, believed, costs
+from memtune_cli.views.candidates import Group, Reckoned, costs, known_plans
 
 
 def test_every_plan_of_the_job_is_in_one_group() -> None:
     view = job_view_of(told_job())
-    plans = believed(view)
+    plans = known_plans(view)
     groups = Counter(each.group for each in plans)
     assert sum(groups.values()) == len(plans) == len({each.plan for each in plans})
     assert groups[Group.FITS]
     assert groups[Group.CANNOT_FIT]
     unmeasured = told_job()
     unmeasured["status"]["probes"] = []
-    assert {each.group for each in believed(job_view_of(unmeasured))} == set(Group)
+    assert {each.group for each in known_plans(job_view_of(unmeasured))} == set(Group)
     known = {str(each.plan): each for each in plans}
     assert known["bf16-z2-none-mb1x32"].group is Group.FITS
     assert known["bf16-z2-none-mb1x32"].device_bytes == view.status.probes[0].peak_bytes.device  # type: ignore[union-attr]  # it measured
@@ -29,8 +29,8 @@ def test_every_plan_of_the_job_is_in_one_group() -> None:
 def test_a_job_that_describes_no_model_has_no_candidates() -> None:
     job = told_job()
     job["spec"]["model"] = {"factory": "train:build"}
-    assert believed(job_view_of(job)) == []
-    assert believed(job_view_of({**job, "spec": 3})) == []
+    assert known_plans(job_view_of(job)) == []
+    assert known_plans(job_view_of({**job, "spec": 3})) == []
 
 
 def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
@@ -39,7 +39,7 @@ def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
         {**probe, "gpuSeconds": cost} for probe, cost in zip(job["status"]["probes"], (900, 640, 620), strict=True)
     ]
     view = job_view_of(job)
-    plans = believed(view)
+    plans = known_plans(view)
     tried = {probe.plan for probe in view.status.probes}
     excluded = sum(1 for each in plans if each.group is Group.CANNOT_FIT and str(each.plan) not in tried)
     made, cannot, others, kept = costs(view, plans)
@@ -52,4 +52,4 @@ def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
 
 def test_without_a_probe_nothing_is_reckoned() -> None:
     view = job_view_of(told_job(probes=None, attempts=None, gpuSecondsSpent=0))
-    assert costs(view, believed(view)) == []
+    assert costs(view, known_plans(view)) == []

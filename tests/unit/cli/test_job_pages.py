@@ -19,7 +19,7 @@ from memtune.units import parse_bytes
 from memtune_cli.commands.status import document_of
 from memtune_cli.input.job_view import job_view_of
 from memtune_cli.input.prometheus import Series
-from memtune_cli.views.candidates import believed, costs
+from memtune_cli.views.candidates import costs, known_plans
 from memtune_cli.views.job_page import page
 from memtune_cli.views.live_page import live_page
 from memtune_cli.views.next_step import next_step
@@ -130,7 +130,7 @@ class Tags(HTMLParser):
 
 def report(job: dict[str, Any], *series: Series) -> str:
     view = job_view_of(job)
-    plans = believed(view)
+    plans = known_plans(view)
     return html_page(view, plans, costs(view, plans), series, NOW_SECONDS)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from memtune.plans.plan import Plan
-from memtune_cli.views.candidates import Believed, Group
+from memtune_cli.views.candidates import Group, KnownPlan
 from memtune_cli.views.importance import explained, importances
 
 
-def believed(plan: str, device_bytes: float, tokens_per_second: float) -> Believed:
-    return Believed(Plan.parse(plan), device_bytes, tokens_per_second, Group.FITS)
+def known_plan(plan: str, device_bytes: float, tokens_per_second: float) -> KnownPlan:
+    return KnownPlan(Plan.parse(plan), device_bytes, tokens_per_second, Group.FITS)
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_a_choice_explains_the_variance_between_its_means(choices: str, values: 
 
 def test_the_knob_that_matters_most_for_memory_comes_first() -> None:
     plans = [
-        believed("bf16-z1-none-mb1x8", 10.0, 100.0),
-        believed("bf16-z1-full-mb1x8", 9.0, 50.0),
-        believed("bf16-z3-none-mb1x8", 4.0, 100.0),
-        believed("bf16-z3-full-mb1x8", 3.0, 50.0),
+        known_plan("bf16-z1-none-mb1x8", 10.0, 100.0),
+        known_plan("bf16-z1-full-mb1x8", 9.0, 50.0),
+        known_plan("bf16-z3-none-mb1x8", 4.0, 100.0),
+        known_plan("bf16-z3-full-mb1x8", 3.0, 50.0),
     ]
     # Memory: 6 between the shardings, 1 between the ways of checkpointing, so 9 and 0.25 of 9.25.
     sharding, checkpointing = importances(plans)
@@ -43,4 +43,4 @@ def test_the_knob_that_matters_most_for_memory_comes_first() -> None:
 
 
 def test_a_job_of_one_plan_leaves_no_knob_open() -> None:
-    assert importances([believed("bf16-z1-none-mb1x8", 10.0, 100.0)]) == []
+    assert importances([known_plan("bf16-z1-none-mb1x8", 10.0, 100.0)]) == []

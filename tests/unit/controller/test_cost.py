@@ -12,7 +12,7 @@ from small_jobs import make_job
 from memtune.api.job import Job
 from memtune.api.status import load_status
 from memtune.controller import Node, Observed, decide
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.gpus.gpu import of_product
 from memtune.units import GIB
 
@@ -178,9 +178,9 @@ def test_with_cost_as_objective_a_job_takes_the_product_with_the_cheapest_tokens
     assert (status["gpuProduct"], status["gpuHourPrice"], status["phase"]) == (product, prices[product], "Probing")
     (event,) = [each for each in cluster.events if each.startswith("ProductChosen: ")]
     assert event.startswith(f"ProductChosen: the job runs on {product}: {product}: ")
-    model = model_of(cluster.job, load_status(status), cluster.nodes)
-    assert model.workload.gpu == of_product(product), "what other nodes have is not predicted with"
-    assert status["prediction"]["usableBytes"] == model.usable_bytes
+    knowledge = knowledge_of(cluster.job, load_status(status), cluster.nodes)
+    assert knowledge.workload.gpu == of_product(product), "what other nodes have is not predicted with"
+    assert status["prediction"]["usableBytes"] == knowledge.usable_bytes
     cluster.prices = {H100: 2.0 if product == A100 else 9.0, A100: 1.9}
     cluster.tick(60.0)
     assert cluster.status["gpuProduct"] == product, "it is chosen once"

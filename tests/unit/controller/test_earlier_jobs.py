@@ -17,7 +17,7 @@ from memtune.api.status import RunStatus, load_status
 from memtune.controller import Observed
 from memtune.controller.context import Context
 from memtune.controller.earlier_jobs import without_outdated
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.records import counted
 from memtune.controller.stale_probes import current, stale
 from memtune.controller.stored_measurements import MOST_EARLIER, read_probes, to_json
@@ -208,14 +208,14 @@ def test_a_plan_that_ran_out_of_memory_under_another_driver_may_be_tried(first: 
     ran = SimulatedCluster(job_of("second"), earlier=died, now=DAYS["second"])
     until_decided(ran, lambda run: ran.finish(run, **{**VERSIONS, "driver": "580.1"}))
     status = load_status(ran.status)
-    model = model_of(ran.job, status, None)
-    assert {lesson.plan for lesson in model.lessons if lesson.stale and lesson.died} == {
+    knowledge = knowledge_of(ran.job, status, None)
+    assert {lesson.plan for lesson in knowledge.lessons if lesson.stale and lesson.died} == {
         Plan.parse(probe.plan) for probe in died if probe.plan != best
     }
-    assert model.usable_bytes == 8 * GIB
+    assert knowledge.usable_bytes == 8 * GIB
     plain = run_job("second", died)
-    now = model_of(plain.job, load_status(plain.status), None)
-    assert now.ceiling_bytes < model.ceiling_bytes
+    now = knowledge_of(plain.job, load_status(plain.status), None)
+    assert now.ceiling_bytes < knowledge.ceiling_bytes
 
 
 def test_a_stale_peak_that_is_not_found_again_leaves_the_others_alone(first: SimulatedCluster) -> None:
@@ -388,8 +388,8 @@ def test_what_an_earlier_job_measured_outside_the_space_is_known_and_uses_up_not
     space = {"zeroStages": [best.sharding.zero_stage], "backends": ["deepspeed"], "microBatch": [best.micro_batch]}
     second = run_job("second", left(first), changes={"tuning": {"space": space}})
     status = load_status(second.status)
-    model = model_of(second.job, status, None)
-    elsewhere = [probe.plan for probe in left(first) if not model.space.allows(Plan.parse(probe.plan))]
+    knowledge = knowledge_of(second.job, status, None)
+    elsewhere = [probe.plan for probe in left(first) if not knowledge.space.allows(Plan.parse(probe.plan))]
     assert elsewhere
-    assert {Plan.parse(plan) for plan in elsewhere} <= set(model.measured_bytes)
-    assert counted(status.probes, model.space) == len(status.probes) - len(elsewhere)
+    assert {Plan.parse(plan) for plan in elsewhere} <= set(knowledge.measured_bytes)
+    assert counted(status.probes, knowledge.space) == len(status.probes) - len(elsewhere)

@@ -13,7 +13,7 @@ from small_jobs import make_job, template
 from memtune.api.job import Job
 from memtune.api.status import Status
 from memtune.controller.host_requests import host_need
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.knobs import Offload
@@ -33,11 +33,11 @@ def offloading(*offloads: str, **resources: Any) -> Job:
     return make_job(tuning=tuning, template=pods, resources={"gpuMemory": "8Gi"})
 
 
-def believed(job: Job) -> PlanKnowledge:
-    return model_of(job, Status(), None)
+def knowledge_of_job(job: Job) -> PlanKnowledge:
+    return knowledge_of(job, Status(), None)
 
 
-NEEDED = host_need(believed(offloading("optimizer")), OPTIMIZER, "no")
+NEEDED = host_need(knowledge_of_job(offloading("optimizer")), OPTIMIZER, "no")
 
 
 def test_the_numbers_of_these_tests_are_those_of_the_model() -> None:
@@ -49,13 +49,13 @@ def asked(cluster: SimulatedCluster, kind: RunKind) -> set[int]:
 
 
 def test_a_plan_that_offloads_more_than_the_limit_is_dropped_and_says_so() -> None:
-    tight = believed(offloading("none", "optimizer", limits="2Gi"))
+    tight = knowledge_of_job(offloading("none", "optimizer", limits="2Gi"))
     assert {candidate.plan.offload for candidate in tight.candidates(())} == {Offload.NONE}
     dropped = {drop.reason for drop in tight.ranking.dropped if drop.plan.offload is Offload.OPTIMIZER}
     needs = "needs 4.1 GiB of host memory for what it offloads; limits.memory of the template is 2.0 GiB"
     assert needs in dropped
     # The pod is predicted to need more than 5 GiB, but only the offloaded part is certain.
-    loose = believed(offloading("none", "optimizer", limits="5Gi"))
+    loose = knowledge_of_job(offloading("none", "optimizer", limits="5Gi"))
     assert OPTIMIZER in {candidate.plan for candidate in loose.candidates(())}
 
 
@@ -75,7 +75,7 @@ def test_a_job_of_which_the_host_can_hold_no_plan_says_what_to_raise() -> None:
 @pytest.mark.parametrize("limit", ["2Gi", "64Gi"])
 def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit: str) -> None:
     cluster = launched(offloading("none", "optimizer", requests="1Gi", limits=limit))
-    smallest = str(believed(offloading("none")).smallest())
+    smallest = str(knowledge_of_job(offloading("none")).smallest())
     # A train run on the smallest plan without offload, which exceeds the GPU after all.
     cluster.status["attempts"][-1]["plan"] = cluster.status["plan"]["name"] = smallest
     cluster.status["probes"] = []
@@ -88,7 +88,7 @@ def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit:
         return
     plan = Plan.parse(last(cluster)["plan"])
     assert plan.offload is Offload.OPTIMIZER
-    assert last(cluster)["hostRequestBytes"] == host_need(believed(cluster.job), plan, "no")
+    assert last(cluster)["hostRequestBytes"] == host_need(knowledge_of_job(cluster.job), plan, "no")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +188,6 @@ def test_what_a_waiting_probe_asks_for_is_said_whatever_words_the_scheduler_has(
 
 
 def test_of_a_model_that_nobody_knows_nothing_is_dropped() -> None:
-    model = believed(offloading("optimizer", limits="2Gi"))
-    guessed = replace(model, workload=replace(model.workload, assumed=True))
+    knowledge = knowledge_of_job(offloading("optimizer", limits="2Gi"))
+    guessed = replace(knowledge, workload=replace(knowledge.workload, assumed=True))
     assert "host memory" not in " ".join(drop.reason for drop in guessed.ranking.dropped)

@@ -14,7 +14,7 @@ from small_jobs import make_job
 from memtune.api.job import Job
 from memtune.api.status import Status, load_status
 from memtune.controller import Node, Observed, Refusal, decide, refuse
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition
 from memtune.controller.records import fingerprints
 from memtune.plans.plan import Plan
@@ -98,7 +98,7 @@ def test_a_plan_that_won_is_told_with_those_that_were_too_tight() -> None:
 
 
 def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must_also_be_predicted_to_fit() -> None:
-    believed = model_of(make_job(), Status(), None)
+    believed = knowledge_of(make_job(), Status(), None)
     won = {}
     for covered in (True, False):
         cluster = probed(make_job(), 0.4, length_covered=covered)
@@ -107,7 +107,7 @@ def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must
         assert ("without the longest sequences" in condition(cluster, "Tuned")["message"]) is not covered
     assert not believed.fits(won[True]), "measured at its full length it may be launched against all prediction"
     assert believed.fits(won[False])
-    learned = model_of(cluster.job, load_status(cluster.status), None)
+    learned = knowledge_of(cluster.job, load_status(cluster.status), None)
     assert learned.predict(won[False]) == believed.predict(won[False])
 
 
@@ -116,9 +116,9 @@ def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_sha
     resources = {"gpusPerNode": 1, "gpuMemory": "6500Mi", "gpuProduct": "h100-80gb"}
     tuning = {"space": {"zeroStages": [0], "backends": ["deepspeed"]}}
     cluster = probed(make_job(resources=resources, tuning=tuning), 0.8, length_covered=False)
-    model = model_of(cluster.job, load_status(cluster.status), None)
-    assert model.predict(plan := Plan.parse(last(cluster)["plan"])).job_width_bytes > 0
-    assert not model.fits(plan)
+    knowledge = knowledge_of(cluster.job, load_status(cluster.status), None)
+    assert knowledge.predict(plan := Plan.parse(last(cluster)["plan"])).job_width_bytes > 0
+    assert not knowledge.fits(plan)
 
 
 def test_predict_only_starts_no_pod_and_is_complete() -> None:
@@ -310,7 +310,7 @@ def test_a_time_sliced_gpu_is_refused_unless_the_job_says_which_part_of_it_is_it
     assert "give resources.memoryShare" in stalled.message
     job = make_job(resources={"gpusPerNode": 1, "memoryShare": "25%"})
     assert decide(job, Observed(nodes=nodes), 1e9).status.phase == "Probing"
-    assert model_of(job, Status(), nodes).usable_bytes == nodes[0].gpu_memory_bytes // 4
+    assert knowledge_of(job, Status(), nodes).usable_bytes == nodes[0].gpu_memory_bytes // 4
 
 
 def test_gpu_memory_comes_from_node_labels_where_the_job_does_not_say_it() -> None:

@@ -12,7 +12,7 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.status import Status
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.messages import predicted_memory
 from memtune.memory.prediction import Interval
 from memtune.units import GIB, MIB
@@ -173,6 +173,6 @@ def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
 )
 def test_a_plan_that_may_fit_says_what_it_needs(needed: Interval, told: str) -> None:
     taken = Interval(60 * MIB, 69 * MIB, 80 * MIB)
-    model = model_of(make_job(), Status(), None)
-    prediction = dataclasses.replace(model.predict(model.plans[0]), device=taken, needed=needed)
+    knowledge = knowledge_of(make_job(), Status(), None)
+    prediction = dataclasses.replace(knowledge.predict(knowledge.plans[0]), device=taken, needed=needed)
     assert predicted_memory(prediction, 64 * MIB, 0.06) == told

@@ -8,7 +8,7 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.status import MAX_FRONT, PeakBytes, RunStatus, Status
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.plan_choice import front_of, winner
 from memtune.planning.pareto import Point, front
 from memtune.units import GIB
@@ -38,8 +38,8 @@ MEASURED = ((90, 4.0), (100, 6.0), (96, 5.0), (95, 5.5), (94, 3.0))
 
 def chosen(measured: tuple[Measured, ...], **tuning: object) -> tuple[tuple[int, ...], int]:
     job = make_job(tuning=tuning)
-    model, good = model_of(job, Status(), None), probes(*measured)
-    return front_of(job, model, good), winner(job, model, good).number
+    knowledge, good = knowledge_of(job, Status(), None), probes(*measured)
+    return front_of(job, knowledge, good), winner(job, knowledge, good).number
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from small_jobs import make_job
 
 from memtune.api.job import Job
 from memtune.api.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.plan_choice import next_target, winner
 from memtune.controller.records import to_run
 from memtune.controller.reported_numbers import thinned
@@ -43,7 +43,7 @@ def probe(number: int, plan: str = PLAN, tokens: int = 1000, gib: float = 4.0, *
 
 
 def target(job: Job, *probes: RunStatus) -> Target:
-    return next_target(job, model_of(job, load_status({}), None), probes)
+    return next_target(job, knowledge_of(job, load_status({}), None), probes)
 
 
 MOST = int(8 * GIB * 0.94)
@@ -77,10 +77,10 @@ def test_on_a_gpu_that_nothing_names_a_first_probe_has_nothing_to_beat() -> None
 
 def test_a_plan_whose_probe_was_too_slow_to_win_is_launched_only_where_no_other_is_left() -> None:
     job = make_job()
-    model = model_of(job, load_status({}), None)
+    knowledge = knowledge_of(job, load_status({}), None)
     slow = probe(2, OTHER, 5000, pruned="speed")
-    assert winner(job, model, [probe(1), slow]).number == 1, "whatever its report says of its speed"
-    assert winner(job, model, [slow]).number == 2
+    assert winner(job, knowledge, [probe(1), slow]).number == 1, "whatever its report says of its speed"
+    assert winner(job, knowledge, [slow]).number == 2
 
 
 class PruningCluster(SimulatedCluster):
@@ -213,7 +213,7 @@ def test_the_steps_are_told_to_the_search_in_terms_of_the_objective(
     job = make_job(tuning={"objectives": objectives})
     probes = (probe(1, pruned="speed"), probe(2, OTHER))
     status = load_status({}).model_copy(update={"probes": probes, "measured_steps": STEPS})
-    first, second = search_state(job, status, model_of(job, status, None)).trials
+    first, second = search_state(job, status, knowledge_of(job, status, None)).trials
     assert (first.pruned, first.fits, first.steps) == (True, True, steps)
     assert (second.pruned, second.fits, second.steps) == (False, True, ())
 

@@ -16,7 +16,7 @@ from memtune.controller import Node, decide
 from memtune.controller.context import Context
 from memtune.controller.downgrade import after_host_oom, fastest_accepted
 from memtune.controller.host_requests import host_need
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition, RunObservation
 from memtune.controller.pods import ExpectedRuns
 from memtune.controller.records import plan_of, to_run
@@ -268,20 +268,22 @@ def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:
 
 
 def test_a_plan_whose_allocator_had_to_retry_is_nothing_to_fall_back_on() -> None:
-    model = model_of(make_job(), Status(), None)
-    plan = model.ranking.fitting[0].plan
-    size = int(model.usable_bytes * 0.5)
+    knowledge = knowledge_of(make_job(), Status(), None)
+    plan = knowledge.ranking.fitting[0].plan
+    size = int(knowledge.usable_bytes * 0.5)
     lesson = Lesson(plan, device_bytes=size, reserved_bytes=size)
-    assert replace(model, lessons=(lesson,)).fits(plan)
-    assert not replace(model, lessons=(replace(lesson, retried=True),)).fits(plan)
+    assert replace(knowledge, lessons=(lesson,)).fits(plan)
+    assert not replace(knowledge, lessons=(replace(lesson, retried=True),)).fits(plan)
 
 
 def test_nothing_as_large_as_what_died_is_tried_again() -> None:
-    model = model_of(make_job(), Status(), None)
-    second = model.candidates(())[1].plan
-    assert model.predict(second).device.expected < max(each.prediction.device.expected for each in model.candidates(()))
-    lesson = Lesson(second, died=True, demanded_bytes=model.usable_bytes)
-    wiser = replace(model, lessons=(lesson,))
+    knowledge = knowledge_of(make_job(), Status(), None)
+    second = knowledge.candidates(())[1].plan
+    assert knowledge.predict(second).device.expected < max(
+        each.prediction.device.expected for each in knowledge.candidates(())
+    )
+    lesson = Lesson(second, died=True, demanded_bytes=knowledge.usable_bytes)
+    wiser = replace(knowledge, lessons=(lesson,))
     left = [each.prediction.device.expected for each in wiser.candidates(())]
     assert 0 < max(left) < wiser.predict(second).device.expected
 
@@ -508,12 +510,12 @@ def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_kille
     first = decide(cluster.job, observed, cluster.now).status
     assert first.attempts[-1].verdict == "host-oom"
     last_run = first.attempts[-1]
-    model = model_of(cluster.job, first, None)
+    knowledge = knowledge_of(cluster.job, first, None)
     context = Context(cluster.job, observed, cluster.now, most_promising, first, observed.runs)
-    again = after_host_oom(context, model, last_run)
+    again = after_host_oom(context, knowledge, last_run)
     assert again is not None
     assert (again.rung, again.host_request_bytes) == ("host-memory", 12 * GIB)
-    assert after_host_oom(context, model, last_run.model_copy(update={"host_request_bytes": 12 * GIB})) is None
+    assert after_host_oom(context, knowledge, last_run.model_copy(update={"host_request_bytes": 12 * GIB})) is None
 
 
 def test_a_run_that_died_of_converting_asks_for_what_that_takes() -> None:
@@ -521,12 +523,12 @@ def test_a_run_that_died_of_converting_asks_for_what_that_takes() -> None:
     observed = cluster.observe()
     status = decide(cluster.job, observed, cluster.now).status
     converting = status.attempts[-1].model_copy(update={"resume": "convert"})
-    model = model_of(cluster.job, status, None)
+    knowledge = knowledge_of(cluster.job, status, None)
     plan = plan_of(converting)
-    needed = host_need(model, plan, "convert")
-    assert needed > host_need(model, plan, "no")
+    needed = host_need(knowledge, plan, "convert")
+    assert needed > host_need(knowledge, plan, "no")
     context = Context(cluster.job, observed, cluster.now, most_promising, status, observed.runs)
-    again = after_host_oom(context, model, converting)
+    again = after_host_oom(context, knowledge, converting)
     assert again is not None
     assert (again.rung, again.host_request_bytes) == ("host-memory", needed)
 
@@ -724,7 +726,7 @@ def test_only_what_the_space_names_beside_training_is_consent(
 ) -> None:
     def known(tuning: dict[str, Any]) -> PlanKnowledge:
         small = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "microBatch": [4]}
-        return model_of(make_job(tuning={**tuning, "space": {**small, **space}}), Status(), None)
+        return knowledge_of(make_job(tuning={**tuning, "space": {**small, **space}}), Status(), None)
 
     old, new = (f"bf16-z1-full-mb4x4{suffix}" for suffix in (before, after))
     wanted = Plan.parse(new if after != "fp16" else "fp16-z1-full-mb4x4")
@@ -734,9 +736,9 @@ def test_only_what_the_space_names_beside_training_is_consent(
     assert fastest_accepted(_knowing(fixed, wanted), Plan.parse(old), wanted.__eq__) is None
 
 
-def _knowing(model: PlanKnowledge, plan: Plan) -> PlanKnowledge:
+def _knowing(knowledge: PlanKnowledge, plan: Plan) -> PlanKnowledge:
     """The knowledge after a probe of this plan, which fits."""
-    return replace(model, lessons=(Lesson(plan, device_bytes=GIB, step_seconds=1.0),))
+    return replace(knowledge, lessons=(Lesson(plan, device_bytes=GIB, step_seconds=1.0),))
 
 
 def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:

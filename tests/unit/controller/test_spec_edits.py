@@ -11,7 +11,7 @@ from small_jobs import make_job
 
 from memtune.api.status import load_status
 from memtune.controller import Refusal
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.trials import search_state
 from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
@@ -97,13 +97,13 @@ def test_probes_of_a_choice_that_is_closed_stay_known_and_use_up_nothing(
             cluster.start(run)
         probe(cluster)
     status = load_status(cluster.status)
-    model = model_of(cluster.job, status, None)
-    state = search_state(cluster.job, status, model)
+    knowledge = knowledge_of(cluster.job, status, None)
+    state = search_state(cluster.job, status, knowledge)
     closed = [trial.plan for trial in state.trials if trial.closed]
     assert (len(closed), len(state.choice.trials)) == (2, 2)
-    assert set(closed) <= set(model.measured_bytes)
+    assert set(closed) <= set(knowledge.measured_bytes)
     assert all(trial.score for trial in state.trials)
-    assert all(model.space.allows(trial.plan) for trial in state.choice.trials)
+    assert all(knowledge.space.allows(trial.plan) for trial in state.choice.trials)
     assert Plan.parse(cluster.status["plan"]["name"]) not in closed
 
 

@@ -90,8 +90,8 @@ def test_so_it_is_after_an_out_of_memory(speed: float, kept: str) -> None:
             return found[plan]
 
     space = Space(shardings=(Sharding.DDP,), micro_batches=(1,), checkpointings=(FULL, NO_CHECKPOINTING))
-    model = Known(WORKLOAD, space, (), 0.06, THROUGHPUT)
-    assert fastest_accepted(model, Plan.parse("bf16-ddp-full-mb2x4"), found.__contains__) == Plan.parse(
+    knowledge = Known(WORKLOAD, space, (), 0.06, THROUGHPUT)
+    assert fastest_accepted(knowledge, Plan.parse("bf16-ddp-full-mb2x4"), found.__contains__) == Plan.parse(
         f"bf16-ddp-{kept}-mb1x8"
     )
 

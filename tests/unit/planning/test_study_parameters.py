@@ -9,7 +9,7 @@ import yaml
 
 from memtune.api import load_job
 from memtune.api.status import Status
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.planning.parameters import StudyParameters
 from memtune.plans.plan import Plan
 
@@ -31,7 +31,7 @@ def test_every_plan_of_an_example_is_its_parameters_and_back(path: Path) -> None
         job = load_job(manifest)
         if job.spec.model.factory:
             continue  # its plans are known after a trace
-        plans = model_of(job, Status(), None).plans
+        plans = knowledge_of(job, Status(), None).plans
         study = StudyParameters(plans)
         told = [study.values_of(plan) for plan in plans]
         assert [study.plan_of(values) for values in told] == list(plans)

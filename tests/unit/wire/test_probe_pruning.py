@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_jobs import make_job
 
 from memtune.api.status import Status
-from memtune.controller.job_knowledge import model_of
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT
 from memtune.wire.pruning import Pruned, Step, Target, pruned, steady
@@ -81,11 +81,13 @@ def test_what_a_faster_plan_does_not_rule_out_a_slower_one_does_not(
 
 
 def test_what_there_is_to_beat_depends_on_the_objective() -> None:
-    model = replace(model_of(make_job(), Status(), None), headroom=0.25)
-    most = model.usable_bytes * 3 // 4
-    found = {each: target_of(replace(model, objective=each), 1234.5, 5 * GIB) for each in (THROUGHPUT, MEMORY, BOTH)}
+    knowledge = replace(knowledge_of(make_job(), Status(), None), headroom=0.25)
+    most = knowledge.usable_bytes * 3 // 4
+    found = {
+        each: target_of(replace(knowledge, objective=each), 1234.5, 5 * GIB) for each in (THROUGHPUT, MEMORY, BOTH)
+    }
     assert found == {THROUGHPUT: Target(1234, most), MEMORY: Target(0, 5 * GIB), BOTH: Target(0, most)}
-    assert target_of(replace(model, objective=MEMORY), 1.0, model.usable_bytes) == Target(0, most)
+    assert target_of(replace(knowledge, objective=MEMORY), 1.0, knowledge.usable_bytes) == Target(0, most)
 
 
 def lasting(*seconds: float, device_bytes: int = 1) -> list[Step]:
