@@ -24,9 +24,7 @@ from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.emulate_page import page
 from memtune_cli.views.screen import stdout_screen
-
-EXIT_CODES = {"completed": 0, "failed": 1, "outOfMemory": 6, "timeLimit": 7}
-UNKNOWN_GPU, NO_PLAN = 5, 10
+from memtune_runner.emulated import exit_codes
 
 
 class PlanRefusedError(InputError):
@@ -43,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     except EmulationRefusedError as error:
         return _refused(error, error.code)
     except PlanRefusedError as error:
-        return _refused(error, NO_PLAN)
+        return _refused(error, exit_codes.PLAN_REFUSED)
     document, screen = _document(case, results), stdout_screen()
     is_table = arguments.format == "table"
     print(
@@ -55,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     drawn = _draw(arguments, case, results[0]) if arguments.timeline else ""
     if drawn and is_table:
         print(screen.plain(drawn))
-    return next((code for each in results if (code := EXIT_CODES[each["outcome"]])), 0)
+    return next((code for each in results if (code := exit_codes.OF_OUTCOME[each["outcome"]])), 0)
 
 
 def _refused(error: InputError, code: int) -> int:
@@ -71,7 +69,7 @@ def _case(arguments: argparse.Namespace) -> PredictionCase:
         raise EmulationRefusedError(
             f"{shown_name(file)}: spec.resources: the GPU to emulate is not named; set gpuProduct, or give --gpu "
             "h100-80gb",
-            UNKNOWN_GPU,
+            exit_codes.UNKNOWN_GPU,
         )
     resources: dict[str, Any] = {"device": "emulated", "shrink": None}
     if arguments.gpu:

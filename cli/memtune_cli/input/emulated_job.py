@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # The defaults of `memtune emulate` and of the pytest plugin.
 GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
-_NO_TORCH = 3
 # Time for a command that exceeded its limit to write its result.
 _GRACE_SECONDS = 20
 # Time to read what it said last.
@@ -52,6 +51,7 @@ def prepare(job: Job, directory: Path) -> None:
     from memtune.wire.run import Run, RunKind
     from memtune_operator.local.backend import refusal_of, started_here
     from memtune_operator.pods.preflight import ANY_PLAN
+    from memtune_runner.emulated import exit_codes
 
     if refusal_of(job):
         return
@@ -64,12 +64,14 @@ def prepare(job: Job, directory: Path) -> None:
             check=False, capture_output=True, text=True, env=variables, cwd=command.workdir,
         )  # fmt: skip
     except OSError as error:
-        raise EmulationRefusedError(f"the command of {job.metadata.name} could not be started: {error}", 2) from error
+        raise EmulationRefusedError(
+            f"the command of {job.metadata.name} could not be started: {error}", exit_codes.BAD_INPUT
+        ) from error
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("memtune: ")
         advice = (
             "; activate its environment, or name its Python in the command: a launcher runs the one that it came with"
-            if done.returncode == _NO_TORCH
+            if done.returncode == exit_codes.NO_TORCH_OR_COMPILER
             else ""
         )
         raise EmulationRefusedError(
@@ -144,11 +146,12 @@ def _result(
     plan: Plan, code: int | None, seconds: float, report: Report | None, found: dict[str, Any]
 ) -> dict[str, Any]:
     from memtune.wire.report import Ending
+    from memtune_runner.emulated.exit_codes import COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT
 
     memory = report.memory if report else None
-    outcome = "timeLimit" if code is None else "completed" if code == 0 else "failed"
+    outcome = TIME_LIMIT if code is None else COMPLETED if code == 0 else FAILED
     if code and report and report.ending is Ending.DEVICE_OOM:
-        outcome = "outOfMemory"
+        outcome = OUT_OF_MEMORY
     is_measured = memory is not None and memory.peak_reserved_bytes is not None
     return {
         "plan": str(plan),

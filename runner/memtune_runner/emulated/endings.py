@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-HOST_MEMORY, MISSING_SYMBOL = "hostMemory", "missingSymbol"
+from memtune_runner.emulated.exit_codes import HOST_MEMORY, MISSING_SYMBOL
+
 # The exit code of a shell or the dynamic linker for a program that cannot be run.
 _CANNOT_BE_RUN = 127
 

@@ -20,16 +20,12 @@ import memtune_runner
 from memtune.gpus.gpu import chip_of
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, CommandError, parse
-from memtune_runner.emulated import endings, installed, nvidia_smi
+from memtune_runner.emulated import endings, exit_codes, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.gpu import variables as on_gpu
 from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
 
-COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
-EXIT_CODES = {
-    COMPLETED: 0, FAILED: 1, OUT_OF_MEMORY: 6, TIME_LIMIT: 7, endings.HOST_MEMORY: 8, endings.MISSING_SYMBOL: 9,
-}  # fmt: skip
 # The time that a command gets to write its memory down after its limit.
 _GRACE_SECONDS = 10
 
@@ -63,7 +59,7 @@ def main(words: Sequence[str]) -> int:
         print(f"memtune: {error}", file=sys.stderr)
         return error.exit_code
     given.output.write_text(json.dumps(result), encoding="utf-8")
-    return EXIT_CODES[result["outcome"]]
+    return exit_codes.OF_OUTCOME[result["outcome"]]
 
 
 def emulate(request: Request) -> dict[str, Any]:
@@ -106,10 +102,10 @@ def emulate(request: Request) -> dict[str, Any]:
 
 def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
     if code is None:
-        return TIME_LIMIT
+        return exit_codes.TIME_LIMIT
     if measured.get("outOfMemory"):
-        return OUT_OF_MEMORY
-    return endings.of_process(code, measured)[0] or (FAILED if code else COMPLETED)
+        return exit_codes.OUT_OF_MEMORY
+    return endings.of_process(code, measured)[0] or (exit_codes.FAILED if code else exit_codes.COMPLETED)
 
 
 def _task(command: Command, rank: RankPosition, snapshot: Path | None) -> dict[str, Any]:
