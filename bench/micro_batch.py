@@ -19,7 +19,7 @@ from search import Job, left_alone, modelled, published
 from search_tables import GOOD
 
 from memtune.planning.parameters import Choose, StudyParameters, Value
-from memtune_operator.search import search, study
+from memtune_operator.search import optuna_search, study
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/micro_batch.py > bench/results/micro_batch.md"
 SIZE = "micro_batch"
@@ -58,7 +58,7 @@ def searching(form: str) -> Iterator[None]:
         return
     with (
         patch.object(study, "distributions_of", _distributions),
-        patch.object(search, "suggesting", _suggesting(form == ROUNDED)),
+        patch.object(optuna_search, "suggesting", _suggesting(form == ROUNDED)),
     ):
         yield
 

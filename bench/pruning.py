@@ -14,7 +14,7 @@ from search_methods import Hunt
 from step_times import durations, recordings
 
 from memtune.api.tuning import Tuning
-from memtune.wire.pruning import STEADY_STEPS, Step, steady
+from memtune.wire.probe_pruning import STEADY_STEPS, Step, steady
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/pruning.py > bench/results/pruning.md"
 SEEDS = 20

@@ -12,8 +12,8 @@ from memtune.api.tuning import Tuning
 from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, reason_to_stop, target_of
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import NOTHING, Target
-from memtune_operator.search.search import propose
+from memtune.wire.probe_pruning import NOTHING, Target
+from memtune_operator.search.optuna_search import propose
 
 # The budget of the other methods, half as much again as the operator's default.
 MOST_PROBES = 12

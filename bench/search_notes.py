@@ -6,7 +6,7 @@ from search_methods import MOST_PROBES
 from search_tables import GOOD, HEADROOM
 
 from memtune.api.tuning import Tuning
-from memtune.wire.pruning import STEADY_STEPS
+from memtune.wire.probe_pruning import STEADY_STEPS
 
 PUBLISHED_NOTES = f"""
 Each job is one that others ran with several plans and published ([the data](../data/README.md)); a search can

@@ -27,7 +27,7 @@ from memtune.model.architecture import Architecture, Kind
 from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import THROUGHPUT, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import NOTHING, STEADY_STEPS, Step, Target, pruned, steady
+from memtune.wire.probe_pruning import NOTHING, STEADY_STEPS, Step, Target, pruned, steady
 
 HEADROOM = Tuning().headroom_ratio
 # A plan is good from this share of the best throughput on.

@@ -18,7 +18,7 @@ from memtune_operator.kubernetes.backend import KubernetesBackend
 from memtune_operator.kubernetes.client import Client, connect
 from memtune_operator.kubernetes.lease import lead
 from memtune_operator.reconciler import Reconciler
-from memtune_operator.search import search
+from memtune_operator.search import optuna_search
 from memtune_operator.settings import Settings
 
 _log = logging.getLogger("memtune")
@@ -41,7 +41,7 @@ async def run(settings: Settings) -> None:
 
 async def _work(cluster: Client, settings: Settings, counters: metrics.Metrics) -> None:
     backend = KubernetesBackend(cluster, settings)
-    reconciler = Reconciler(backend, search.propose, time.time, counters)
+    reconciler = Reconciler(backend, optuna_search.propose, time.time, counters)
     counters.leads(lambda: reconciler.pending)
     watches = asyncio.create_task(backend.follow(reconciler.wake))
 

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(screen.plain("\n".join(_page(screen, case, plan, prediction))))
     else:
         print(json_output.dump(_document(case, plan, prediction), arguments.format))
-    return 0 if case.fits(plan, prediction) else 1
+    return 0 if case.fits_gpu_and_host(plan, prediction) else 1
 
 
 def _around(case: PredictionCase, plan: Plan) -> list[Candidate]:

@@ -104,7 +104,7 @@ def install_runner(directory: Path) -> None:
 async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlier: str) -> int:
     from memtune_operator.local.backend import LocalBackend
     from memtune_operator.reconciler import Reconciler
-    from memtune_operator.search.search import propose
+    from memtune_operator.search.optuna_search import propose
 
     screen = _Screen(directory)
     if earlier:

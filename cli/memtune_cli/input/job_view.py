@@ -19,7 +19,7 @@ from memtune.memory.prediction import Component, Interval
 from memtune.planning.cost import per_million_tokens
 from memtune.plans.plan import Plan
 from memtune.units import amount
-from memtune.wire.pruning import Pruned
+from memtune.wire.probe_pruning import Pruned
 
 _OBSTACLES = ("Queued", "Stalled")
 

@@ -120,7 +120,7 @@ class PredictionCase:
         """The probability that a plan leaves the headroom of the GPU free."""
         return prediction.fit_probability(self.workload.gpu.usable_bytes, self.headroom)
 
-    def fits(self, plan: Plan, prediction: Prediction) -> bool:
+    def fits_gpu_and_host(self, plan: Plan, prediction: Prediction) -> bool:
         """Whether the plan is sure to fit on the GPU and the host."""
         return not self.host_refusal(plan) and prediction.fits(self.workload.gpu.usable_bytes, self.headroom)
 

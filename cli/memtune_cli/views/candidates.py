@@ -56,7 +56,7 @@ def known_plans(view: JobView) -> list[KnownPlan]:
 
 def _known_plan(knowledge: PlanKnowledge, plan: Plan) -> KnownPlan:
     prediction = knowledge.predict(plan)
-    group = Group.FITS if knowledge.fits(plan) else Group.MAY_FIT
+    group = Group.FITS if knowledge.keeps_headroom(plan) else Group.MAY_FIT
     # A plan that ran is known to fit the host's memory.
     is_refused = (
         plan not in knowledge.measured_bytes and host_refusal(knowledge.workload, knowledge.predictor, plan) is not None

@@ -55,7 +55,7 @@ def detail(case: PredictionCase, plan: Plan, prediction: Prediction) -> dict[str
     return {
         "plan": str(plan),
         "knobs": plan.to_json(),
-        "fits": case.fits(plan, prediction),
+        "fits": case.fits_gpu_and_host(plan, prediction),
         "fitProbability": _probability(case, prediction),
         "peakPhase": prediction.peak_phase,
         "bytes": {metric: _bytes(getattr(prediction, metric)) for metric in metrics},

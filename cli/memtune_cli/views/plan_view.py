@@ -112,7 +112,7 @@ def verdict(screen: Screen, case: PredictionCase, plan: Plan, prediction: Predic
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
     chance = f"{case.headroom:.0%} stays free with a probability of {likely(case.fit_probability(prediction))}"
-    if case.fits(plan, prediction):
+    if case.fits_gpu_and_host(plan, prediction):
         return screen.paint("It fits", "32;1") + f": {chance}."
     unfit = screen.paint("It does not fit", "31;1")
     if prediction.cannot_fit(usable_bytes):

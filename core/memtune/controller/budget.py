@@ -15,7 +15,7 @@ from memtune.controller.stale_probes import current
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import STEADY_STEPS
+from memtune.wire.probe_pruning import STEADY_STEPS
 
 # From a container's start to its first step: imports, rendezvous, building and sharding the model.
 STARTUP_SECONDS = 30.0

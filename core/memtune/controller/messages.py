@@ -14,7 +14,7 @@ from memtune.memory.prediction import Prediction, percent
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.plans.plan import Plan
 from memtune.units import amount, counted, gib, unit_of
-from memtune.wire.pruning import Pruned
+from memtune.wire.probe_pruning import Pruned
 
 _SHOWN_COMPONENTS = 4
 VERDICT_WORDS = {

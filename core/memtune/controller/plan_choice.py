@@ -14,7 +14,7 @@ from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
 from memtune.planning.pareto import Point, front
 from memtune.planning.space import BOTH
-from memtune.wire.pruning import NOTHING, Pruned, Target
+from memtune.wire.probe_pruning import NOTHING, Pruned, Target
 
 
 def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:

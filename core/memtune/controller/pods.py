@@ -19,7 +19,7 @@ from memtune.controller.observation import Observed, PodObservation, RunObservat
 from memtune.controller.plan_choice import next_target
 from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, plan_of, to_run
 from memtune.controller.verdict import Verdict
-from memtune.wire.pruning import NOTHING, Target
+from memtune.wire.probe_pruning import NOTHING, Target
 from memtune.wire.report import Report
 from memtune.wire.run import Run, TraceRun
 from memtune.wire.script_batch import difference

@@ -17,8 +17,8 @@ from memtune.api.status import (
 )
 from memtune.controller import budget
 from memtune.controller.context import Context
-from memtune.controller.ending import completed, failed
 from memtune.controller.fold_observations import keeps_first_product, stopped
+from memtune.controller.job_end import completed, failed
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.messages import predicted
 from memtune.controller.observation import only_product
@@ -177,7 +177,7 @@ def nothing_fits(
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
     advice = [*by_script, *untried]
     # Another job is suggested only if neither the script nor an untried plan is known to help.
-    if not by_script and not (untried and knowledge.fits(smallest)):
+    if not by_script and not (untried and knowledge.keeps_headroom(smallest)):
         advice += advise(knowledge.workload, knowledge.predictor_for, smallest, knowledge.headroom, knowledge.space)
     warned = f". Warnings: {'; '.join(warnings)}" if warnings else ""
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}{warned}")

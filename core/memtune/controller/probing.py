@@ -11,9 +11,9 @@ from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating
 from memtune.controller.context import Context, holds_gpus
 from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_marked, without_outdated
-from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
+from memtune.controller.job_end import are_hopeless, failed, last_lines
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.messages import (
     ended,

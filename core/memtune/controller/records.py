@@ -30,7 +30,7 @@ from memtune.planning.ladder import OutOfMemoryKind
 from memtune.planning.space import Space
 from memtune.plans.plan import Plan
 from memtune.wire.names import run_name, short_hash
-from memtune.wire.pruning import NOTHING, Target
+from memtune.wire.probe_pruning import NOTHING, Target
 from memtune.wire.run import Checkpointed, Run, RunKind
 
 Record = TypeVar("Record", bound=RunStatus)

@@ -9,12 +9,12 @@ from memtune.api import reasons
 from memtune.api.container import trainer_memory
 from memtune.api.status import AttemptStatus
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
-from memtune.controller.downgrade import Next, after_device_oom, after_host_oom
-from memtune.controller.ending import are_hopeless, failed, last_lines
 from memtune.controller.host_requests import host_need, host_request
+from memtune.controller.job_end import are_hopeless, failed, last_lines
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.launching import others_hold_gpus, record_attempt
 from memtune.controller.messages import ended, script_remedies
+from memtune.controller.oom_recovery import Next, after_device_oom, after_host_oom
 from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
 from memtune.controller.retry_delay import backoff_of

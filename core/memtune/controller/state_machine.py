@@ -12,8 +12,8 @@ from memtune.api.status import Condition, Phase, PlanStatus, PredictionStatus, S
 from memtune.controller import emulating
 from memtune.controller.blocking import forbidden, with_blocks, with_conditions
 from memtune.controller.context import Context, Decision, JobEvent
-from memtune.controller.ending import failed, finished, past_deadline, resumed, running, suspended
 from memtune.controller.fold_observations import settle
+from memtune.controller.job_end import failed, finished, past_deadline, resumed, running, suspended
 from memtune.controller.launching import launching
 from memtune.controller.messages import ended
 from memtune.controller.observation import Observed, Refusal

@@ -32,7 +32,7 @@ def search_state(job: Job, status: Status, knowledge: PlanKnowledge) -> SearchSt
 def trial_of(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> Trial:
     """A probe as the search sees it."""
     has_measured = ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None
-    fits = _fits(job, knowledge, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
+    fits = _fitted(job, knowledge, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
     plan = plan_of(probe)
     return Trial(
         number=probe.number,
@@ -73,10 +73,10 @@ def may_be_launched(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> boo
     A probe that never saw the longest sequences, or an emulated one whose sizes of tensors were made up, may
     underestimate: its prediction has to fit as well.
     """
-    return knowledge.space.allows(plan_of(probe)) and _fits(job, knowledge, probe)
+    return knowledge.space.allows(plan_of(probe)) and _fitted(job, knowledge, probe)
 
 
-def _fits(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> bool:
+def _fitted(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> bool:
     """Whether a plan was measured to fit."""
     is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
     return is_measured and not too_tight(job, knowledge, probe)
@@ -106,7 +106,7 @@ def too_tight(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> str:
 def _is_predicted_to_fit(knowledge: PlanKnowledge, plan: Plan) -> bool:
     """Whether a plan fits of which a run did not see all: what all plans of the job share was seen by then."""
     chance = knowledge.predict(plan).probe_probability(knowledge.usable_bytes, knowledge.headroom)
-    return knowledge.fits(plan) or chance >= ADMISSION
+    return knowledge.keeps_headroom(plan) or chance >= ADMISSION
 
 
 def score(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> float:

@@ -60,11 +60,6 @@ class KvBudget:
     fitting_sequences: int
     left_bytes: float
 
-    @property
-    def fits(self) -> bool:
-        """Whether all sequences fit in the cache at once."""
-        return self.left_bytes >= 0
-
 
 def token_bytes(architecture: Architecture, element_bytes: float = 2.0, tensor_parallel: int = 1) -> float:
     """Keys and values of one token on one rank: 2 x layers x KV heads x head size x bytes of a number."""

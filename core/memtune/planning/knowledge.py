@@ -181,7 +181,7 @@ class PlanKnowledge:
             return False
         if plan not in self.emulated_bytes or plan in self._made_up:
             return self.ceiling_bytes == math.inf or self.predict(plan).device.expected < self.ceiling_bytes
-        return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.current)
+        return self.keeps_headroom(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.current)
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -200,7 +200,7 @@ class PlanKnowledge:
         """The plan with the least predicted memory."""
         return min(self.plans, key=lambda plan: (self.predict(plan).device.expected, plan), default=None)
 
-    def fits(self, plan: Plan) -> bool:
+    def keeps_headroom(self, plan: Plan) -> bool:
         """Whether a plan keeps its headroom: as measured, else the larger of headroom and interval.
 
         A plan whose allocator had to retry does not, whatever its peak.

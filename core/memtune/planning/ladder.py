@@ -1,7 +1,7 @@
 """The downgrade ladder: the next smaller plan after an out-of-memory, with the same global batch.
 
-Each rung is a pure step from one plan to a smaller one, or to None at its end. `memtune.controller.downgrade` takes the
-ladder's plan only if no plan of the job's space that fits is faster. The predictor always says what a step
+Each rung is a pure step from one plan to a smaller one, or to None at its end. `memtune.controller.oom_recovery` takes
+the ladder's plan only if no plan of the job's space that fits is faster. The predictor always says what a step
 saves, since a smaller micro-batch can need more: gradients then live through the forward pass.
 """
 

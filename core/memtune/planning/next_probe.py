@@ -15,7 +15,7 @@ from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.pareto import Point, covered, expected_excess, expected_gain
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import Target
+from memtune.wire.probe_pruning import Target
 
 # The sampler that maximises expected improvement under the prediction.
 MEMTUNE = "MemTune"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from memtune.wire.pruning import Pruned
+from memtune.wire.probe_pruning import Pruned
 from memtune.wire.report_checks import ReportError, choice, count, exit_code, flag, rate, shown, text, word
 from memtune.words import Word, camel
 

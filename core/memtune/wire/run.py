@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from memtune.gpus.gpu import Gpu
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import NOTHING, Target
+from memtune.wire.probe_pruning import NOTHING, Target
 from memtune.words import Word
 
 

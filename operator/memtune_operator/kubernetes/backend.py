@@ -158,13 +158,15 @@ class KubernetesBackend:
     def _runs(
         self, job: Job, pods: list[Manifest], job_sets: list[Manifest], nodes: list[Manifest] | None, now: float
     ) -> dict[str, RunObservation]:
-        patience = job.spec.retry.node_lost_after_seconds
-        seen = nodes and NodesSeen(frozenset(node["metadata"]["name"] for node in nodes), lost(nodes, now, patience))
+        lost_after_seconds = job.spec.retry.node_lost_after_seconds
+        seen = nodes and NodesSeen(
+            frozenset(node["metadata"]["name"] for node in nodes), lost(nodes, now, lost_after_seconds)
+        )
         found: dict[str, list[PodObservation]] = {}
         for pod in pods:
             index = index_of(pod)
             if index is not None:
-                one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now, patience)
+                one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now, lost_after_seconds)
                 # Objects that belong to no run are deleted.
                 run = "" if is_outdated(pod, job, self._settings.runner_image) else run_of(pod)
                 found.setdefault(run, []).append(one)

@@ -95,7 +95,7 @@ def observe(
         message=_text(status.get("message")),
         conditions=tuple(_condition(each) for each in status.get("conditions") or []),
         deleting=bool(metadata.get("deletionTimestamp")),
-        node_lost=_is_lost(pod, nodes, now_seconds, lost_after_seconds),
+        node_lost=_is_on_lost_node(pod, nodes, now_seconds, lost_after_seconds),
         node_doubted=nodes is None and _silent_since(pod) is not None,
         waiting_reason=_text(waiting.get("reason")),
         waiting_message=_text(waiting.get("message")),
@@ -175,7 +175,7 @@ def _report(ended: dict[str, Any]) -> Report | None:
         return None
 
 
-def _is_lost(pod: Manifest, nodes: NodesSeen | None, now_seconds: float, after_seconds: float) -> bool:
+def _is_on_lost_node(pod: Manifest, nodes: NodesSeen | None, now_seconds: float, after_seconds: float) -> bool:
     node = (pod.get("spec") or {}).get("nodeName")
     if not node:
         return False

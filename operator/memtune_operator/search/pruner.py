@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import THROUGHPUT
-from memtune.wire.pruning import Step, pruned
+from memtune.wire.probe_pruning import Step, pruned
 from memtune_operator.search.sampler import knowledge_for
 from memtune_operator.search.study import FITS, STALE, named_plan
 

@@ -82,7 +82,7 @@ def to_trial(knowledge: PlanKnowledge, parameters: StudyParameters, trial: Froze
     return Trial(
         number=trial.number + 1,
         plan=plan,
-        fits=None if values is None else _fits(knowledge, lesson, trial),
+        fits=None if values is None else _trial_fits(knowledge, lesson, trial),
         died=has_died,
         score=values[0] if values else 0.0,
         lesson=lesson,
@@ -136,7 +136,7 @@ def violation(knowledge: PlanKnowledge, trial: Trial) -> float:
     return min(over, 0.0) if trial.fits else max(over, _LEAST_OVER)
 
 
-def _fits(knowledge: PlanKnowledge, lesson: Lesson | None, trial: FrozenTrial) -> bool:
+def _trial_fits(knowledge: PlanKnowledge, lesson: Lesson | None, trial: FrozenTrial) -> bool:
     """Whether a trial fits: by MemTune's constraint if recorded, else by its measurement. Other constraints do not
     count."""
     if trial.constraints and FITS in trial.constraints:

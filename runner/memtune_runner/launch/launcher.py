@@ -21,13 +21,13 @@ from memtune_runner.emulated import job as emulated_job
 from memtune_runner.launch import processes
 from memtune_runner.launch.merge_reports import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
-from memtune_runner.launch.signals import Signals
+from memtune_runner.launch.received_signals import Signals
 from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Start, Worker, Workers, started
 from memtune_runner.rank import deepspeed_file, ranks
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.failures import Failure, of_bad_input
-from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.settings import Settings
 
 # A failure of one rank ends all ranks of all nodes within 5 s: 0.5 s to notice it, this grace period, then SIGKILL.
@@ -73,7 +73,7 @@ class Launcher:
                 1 if settings.device is Device.EMULATED else settings.nodes,
                 settings.rendezvous,
                 settings.rendezvous_seconds,
-                Patience(self._directory),
+                HangGrace(self._directory),
                 self._is_over,
             )
             self._resume()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from memtune.wire.report import Ending
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.preflight import check_torch
 
 _PERIOD_SECONDS = 0.5
@@ -99,13 +99,13 @@ class Stored:
     """The peers of a multi-node run. They meet in a torch TCPStore hosted by node 0, which the workers use as well."""
 
     def __init__(
-        self, node: int, nodes: int, host: str, port: int, patience: Patience, connect: Callable[[], Any]
+        self, node: int, nodes: int, host: str, port: int, hang_grace: HangGrace, connect: Callable[[], Any]
     ) -> None:
         self._node, self._nodes, self._host, self._port = node, nodes, host, port
         # One connection for each thread: a blocking call holds up every other call on the same connection.
         self._store, self._watched = connect(), connect()
         self._first: Ended | None = None
-        self._patience, self._times_asked = patience, 0
+        self._hang_grace, self._times_asked = hang_grace, 0
         self._leaving = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
 
@@ -187,7 +187,7 @@ class Stored:
         """Look into the store once: return what ended the run, or the node whose heartbeat has stopped."""
         if self._watched.check([f"{_PREFIX}first"]):
             return Ended.from_json(self._watched.get(f"{_PREFIX}first"))
-        self._share_patience()
+        self._share_hang_grace()
         if self._node:
             self._watched.add(f"{_PREFIX}alive/{self._node}", 1)
             return None
@@ -201,17 +201,17 @@ class Stored:
                 return _lost(node)
         return None
 
-    def _share_patience(self) -> None:
+    def _share_hang_grace(self) -> None:
         """Publish that ranks of this node ask for an extended hang timeout, and pass on other nodes' requests."""
-        own = int(self._patience.has_request())
-        times = int(self._watched.add(f"{_PREFIX}patience", own))
+        own = int(self._hang_grace.has_request())
+        times = int(self._watched.add(f"{_PREFIX}hang-grace", own))
         if times > self._times_asked + own:
-            self._patience.ask_for_others()
+            self._hang_grace.ask_for_others()
         self._times_asked = times
 
 
 def join(
-    node: int, nodes: int, rendezvous: str, seconds: float, patience: Patience, is_over: Callable[[], bool]
+    node: int, nodes: int, rendezvous: str, seconds: float, hang_grace: HangGrace, is_over: Callable[[], bool]
 ) -> Peers:
     """Meet the launchers of the other nodes at ``rendezvous`` (host:port), or give up when ``is_over`` returns True."""
     if nodes == 1:
@@ -223,7 +223,7 @@ def join(
     started = time.monotonic()
     if node:
         _wait_for(host, int(port), seconds, is_over)
-    stored = Stored(node, nodes, host, int(port), patience, _connections(node, host, int(port)))
+    stored = Stored(node, nodes, host, int(port), hang_grace, _connections(node, host, int(port)))
     stored.meet(max(seconds - (time.monotonic() - started), 1.0), is_over)
     return stored
 

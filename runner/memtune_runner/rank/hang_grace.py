@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 
-class Patience:
+class HangGrace:
     """The ranks' requests for extended hang timeouts. Without a directory, as for a single rank, it does nothing."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._here = directory and directory / "patience-here"
-        self._elsewhere = directory and directory / "patience-elsewhere"
+        self._here = directory and directory / "hang-grace-here"
+        self._elsewhere = directory and directory / "hang-grace-elsewhere"
         self._seen: float | None = None
 
     def ask(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from memtune.plans.plan import Plan
 from memtune.wire.applied import shortened_accumulation
-from memtune.wire.pruning import NOTHING, STEADY_STEPS, Pruned, Step, Target, pruned, steady
+from memtune.wire.probe_pruning import NOTHING, STEADY_STEPS, Pruned, Step, Target, pruned, steady
 from memtune.wire.report import MOST_STEPS, Device, MeasuredStep
 from memtune.words import Word
 from memtune_runner.rank import agreement, shared_store

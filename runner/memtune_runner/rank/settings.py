@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 from memtune.wire import environment
-from memtune.wire.pruning import NOTHING, Target
+from memtune.wire.probe_pruning import NOTHING, Target
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 

@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from memtune_runner.launch.processes import adopt_orphans, descendants, dying_with_parent, send
-from memtune_runner.launch.signals import Signals
+from memtune_runner.launch.received_signals import Signals
 from memtune_runner.rank import stacks
-from memtune_runner.trace_process import endings
+from memtune_runner.trace_process import error_messages
 from memtune_runner.trace_process.memory import Memory
 from memtune_runner.tracing.shared_status import Board
 
@@ -64,7 +64,7 @@ def _live(work: Callable[[Board], str], board: Board, set_apart: Callable[[], No
             set_apart()
             outcome = work(board)
         except BaseException as error:  # a bug of MemTune's, or damage that the factory did to Python
-            outcome = endings.unexpected(error, board.place)
+            outcome = error_messages.unexpected(error, board.place)
         if os.getpid() == me:
             board.conclude(outcome)
     finally:
@@ -109,23 +109,23 @@ class _Watch:
                 self._end_all()
                 sys.exit(_KILLED_CODE + self._signals.received)
             if time.monotonic() > self._deadline:
-                return endings.late(self._limits.seconds, self._where())
+                return error_messages.late(self._limits.seconds, self._where())
             began = time.monotonic()
             if self._memory.exceeds(self._limits.memory_bytes, descendants(os.getpid())):
-                return endings.greedy(self._limits.memory_bytes, self._where())
+                return error_messages.greedy(self._limits.memory_bytes, self._where())
             # On a machine with thousands of processes a look takes a while.
             self._signals.sleep(max(_LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK * (time.monotonic() - began)))
 
     def _ended_with(self, code: int) -> str:
         # If the exit was no signal, the stack is a child's.
         stack = self._stack_told_within(0.0) if code < 0 else ""
-        return endings.of_code(code, endings.where(self._board.place, stack))
+        return error_messages.of_code(code, error_messages.where(self._board.place, stack))
 
     def _where(self) -> str:
         """Describe where the subprocess is now, though it may be stuck in a library."""
         self._stack_told_within(0.0)  # discard a child's stack
         send(stacks.SIGNAL, self._child)
-        return endings.where(self._board.place, self._stack_told_within(_STACK_SECONDS))
+        return error_messages.where(self._board.place, self._stack_told_within(_STACK_SECONDS))
 
     def _stack_told_within(self, seconds: float) -> str:
         """Read what faulthandler writes, until it stops writing."""

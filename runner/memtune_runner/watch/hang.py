@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from memtune.wire.report import Phase
 
-PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
+GRACE_PHASES = frozenset({Phase.EVALUATION, Phase.SAVE})
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class HangLimits:
     period_seconds: float = 5.0
 
     @property
-    def patient_seconds(self) -> float:
+    def grace_seconds(self) -> float:
         """How long one rank's evaluation or save excuses the others; a library may block its threads during a save."""
         return max(self.least_seconds, 3 * self.period_seconds)
 
@@ -56,7 +56,7 @@ class HangRule:
         now: float,
         phase: Phase,
         step_seconds: float | None,
-        others_are_patient: bool = False,
+        is_grace_asked: bool = False,
         loop_is_left: Callable[[], bool] = lambda: False,
     ) -> float | None:
         """Return the seconds of silence if they are a hang, else None. Evaluating and saving count as activity.
@@ -66,7 +66,7 @@ class HangRule:
         """
         if self._last_sign is None:
             return None
-        if phase in PATIENT or others_are_patient:
+        if phase in GRACE_PHASES or is_grace_asked:
             self._last_sign = now
         silent_seconds = now - self._last_sign
         if silent_seconds <= self._limits.of(step_seconds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memtune.wire.pruning import STEADY_STEPS
+from memtune.wire.probe_pruning import STEADY_STEPS
 from memtune.wire.report import Applied
 from memtune.wire.script_batch import difference
 from memtune_runner.rank import script_warnings

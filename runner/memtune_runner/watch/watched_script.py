@@ -35,7 +35,7 @@ from memtune_runner.rank import (
 )
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.failures import Failure, chain, of_bad_input, of_exception
-from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.probe import Probe, ProbeFinished
@@ -43,8 +43,8 @@ from memtune_runner.rank.progress import Progress, Trained
 from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.rank.settings import Settings, SettingsError
 from memtune_runner.rank.training_length import TrainingLength
-from memtune_runner.watch import ending
-from memtune_runner.watch.hang import PATIENT, HangLimits, HangRule, Watchdog
+from memtune_runner.watch import rank_report
+from memtune_runner.watch.hang import GRACE_PHASES, HangLimits, HangRule, Watchdog
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch
@@ -169,7 +169,7 @@ class _Worker:
             return of_exception(error)
         failure = of_exception(error, self._watch.device_is_full)
         if failure.ending is Ending.ERROR and isinstance(error, SystemExit):
-            failure = ending.out_of_memory(self._watch) or failure
+            failure = rank_report.out_of_memory(self._watch) or failure
         if failure.ending is Ending.ERROR and (
             self._length.is_over or self._watch.training_loop.is_left_by(chain(error))
         ):
@@ -197,7 +197,7 @@ class _Worker:
         if refusal is not None:
             failure = of_bad_input(refusal)
         else:
-            failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
+            failure = rank_report.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
         self.end(failure)
         return failure.exit_code
 
@@ -205,7 +205,7 @@ class _Worker:
         self._emulated.tell()
         directory = own_directory(os.environ)
         if directory is not None:
-            report = ending.report_of(self._settings, self._rank, self._watch, failure, self._load, self._length)
+            report = rank_report.report_of(self._settings, self._rank, self._watch, failure, self._load, self._length)
             write_rank_report(directory, self._rank, report)
 
     def _hook_torch(self, _: ModuleType) -> None:
@@ -276,15 +276,15 @@ class _Worker:
 
     def _start_watchdog(self, watch: Watch) -> None:
         directory = os.environ.get(environment.NODE_DIRECTORY) if self._rank.world > 1 else None
-        patience = Patience(Path(directory) if directory else None)
+        hang_grace = HangGrace(Path(directory) if directory else None)
 
         def silence(now: float) -> float | None:
             phase = phases.current()
-            if phase in PATIENT:
-                patience.ask()
-            others_are_patient = patience.is_asked(self._hang_limits.patient_seconds)
+            if phase in GRACE_PHASES:
+                hang_grace.ask()
+            is_grace_asked = hang_grace.is_asked(self._hang_limits.grace_seconds)
             return self._hang.silence(
-                now, phase, watch.pace.usual_seconds(), others_are_patient, watch.training_loop.is_left
+                now, phase, watch.pace.usual_seconds(), is_grace_asked, watch.training_loop.is_left
             )
 
         watchdog = Watchdog(silence, self._end_hung, self._hang_limits.period_seconds)
@@ -292,7 +292,7 @@ class _Worker:
         self._patches.when_undone(watchdog.stop)
 
     def _end_hung(self, silent_seconds: float) -> None:
-        failure = ending.hung(silent_seconds)
+        failure = rank_report.hung(silent_seconds)
         # The first rank to exit ends all; until then the launcher lets the others print their stacks. The timer fires
         # whatever fails or blocks below, and no exception would reach a blocked main thread.
         end = threading.Timer(self._hang_limits.period_seconds, os._exit, (failure.exit_code,))

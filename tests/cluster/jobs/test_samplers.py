@@ -19,7 +19,7 @@ from memtune.api.status import Status
 from memtune.api.tuning import Sampler
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.trials import search_state
-from memtune_operator.search.search import PRIOR_PROBES, propose
+from memtune_operator.search.optuna_search import PRIOR_PROBES, propose
 
 SAMPLERS = get_args(Sampler)
 # One more than MemTune chooses for Optuna's samplers: the last one is their own.

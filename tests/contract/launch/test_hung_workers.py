@@ -88,12 +88,12 @@ def read(statistics):
 VirtualStatistics.read = read
 """
 RAISING = """
-from memtune_runner.watch import ending
-ending.report_of = None
+from memtune_runner.watch import rank_report
+rank_report.report_of = None
 """
 BLOCKED = """
-from memtune_runner.watch import ending
-ending.report_of = lambda *_: time.sleep(600)
+from memtune_runner.watch import rank_report
+rank_report.report_of = lambda *_: time.sleep(600)
 """
 
 

@@ -13,7 +13,7 @@ from watched import PROBE, SCRIPTS, run
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch
-from memtune.wire.pruning import Pruned
+from memtune.wire.probe_pruning import Pruned
 from memtune.wire.report import Ending
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"

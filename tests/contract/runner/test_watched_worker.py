@@ -39,8 +39,8 @@ from memtune_runner.rank.ranks import Rank, report_path
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
 from memtune_runner.watch import components, watching
-from memtune_runner.watch.ending import _samples
 from memtune_runner.watch.engines import compute_dtype
+from memtune_runner.watch.rank_report import _samples
 
 RANK = Rank(0, 0, 1, 1, 0)
 WIDTH = 16

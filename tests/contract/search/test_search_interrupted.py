@@ -18,7 +18,7 @@ from memtune.api.job import Job
 from memtune.api.tuning import Sampler
 from memtune.controller.job_knowledge import _cached
 from memtune.wire.report import Ending
-from memtune_operator.search.search import propose
+from memtune_operator.search.optuna_search import propose
 
 SAMPLERS = get_args(Sampler)
 NIGHT_SECONDS = 12 * 3600.0

@@ -29,8 +29,8 @@ from memtune_runner.install import install
 from memtune_runner.rank.failures import of_exception
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.virtual.gpu import VirtualGpu
-from memtune_runner.watch.ending import report_of
 from memtune_runner.watch.hang import HangLimits, HangRule
+from memtune_runner.watch.rank_report import report_of
 from memtune_runner.watch.watch import Watch
 
 

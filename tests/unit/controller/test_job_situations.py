@@ -98,17 +98,19 @@ def test_a_plan_that_won_is_told_with_those_that_were_too_tight() -> None:
 
 
 def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must_also_be_predicted_to_fit() -> None:
-    believed = knowledge_of(make_job(), Status(), None)
+    knowledge = knowledge_of(make_job(), Status(), None)
     won = {}
     for covered in (True, False):
         cluster = probed(make_job(), 0.4, length_covered=covered)
         assert {probe["lengthCovered"] for probe in cluster.status["probes"]} == {covered}
         won[covered] = Plan.parse(last(cluster)["plan"])
         assert ("without the longest sequences" in condition(cluster, "Tuned")["message"]) is not covered
-    assert not believed.fits(won[True]), "measured at its full length it may be launched against all prediction"
-    assert believed.fits(won[False])
+    assert not knowledge.keeps_headroom(won[True]), (
+        "measured at its full length it may be launched against all prediction"
+    )
+    assert knowledge.keeps_headroom(won[False])
     learned = knowledge_of(cluster.job, load_status(cluster.status), None)
-    assert learned.predict(won[False]) == believed.predict(won[False])
+    assert learned.predict(won[False]) == knowledge.predict(won[False])
 
 
 def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_share() -> None:
@@ -118,7 +120,7 @@ def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_sha
     cluster = probed(make_job(resources=resources, tuning=tuning), 0.8, length_covered=False)
     knowledge = knowledge_of(cluster.job, load_status(cluster.status), None)
     assert knowledge.predict(plan := Plan.parse(last(cluster)["plan"])).job_width_bytes > 0
-    assert not knowledge.fits(plan)
+    assert not knowledge.keeps_headroom(plan)
 
 
 def test_predict_only_starts_no_pod_and_is_complete() -> None:

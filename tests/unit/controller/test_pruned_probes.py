@@ -20,7 +20,7 @@ from memtune.controller.stored_measurements import to_json
 from memtune.controller.trials import search_state
 from memtune.units import GIB
 from memtune.wire.names import run_name
-from memtune.wire.pruning import NOTHING, Pruned, Step, Target, pruned
+from memtune.wire.probe_pruning import NOTHING, Pruned, Step, Target, pruned
 from memtune.wire.report import MOST_STEPS, MeasuredStep
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.pods import variables

@@ -14,10 +14,10 @@ from small_jobs import make_job, template
 from memtune.api.status import Status, load_status
 from memtune.controller import Node, decide
 from memtune.controller.context import Context
-from memtune.controller.downgrade import after_host_oom, fastest_accepted
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition, RunObservation
+from memtune.controller.oom_recovery import after_host_oom, fastest_accepted
 from memtune.controller.pods import ExpectedRuns
 from memtune.controller.records import plan_of, to_run
 from memtune.planning.knowledge import Lesson, PlanKnowledge
@@ -272,8 +272,8 @@ def test_a_plan_whose_allocator_had_to_retry_is_nothing_to_fall_back_on() -> Non
     plan = knowledge.ranking.fitting[0].plan
     size = int(knowledge.usable_bytes * 0.5)
     lesson = Lesson(plan, device_bytes=size, reserved_bytes=size)
-    assert replace(knowledge, lessons=(lesson,)).fits(plan)
-    assert not replace(knowledge, lessons=(replace(lesson, retried=True),)).fits(plan)
+    assert replace(knowledge, lessons=(lesson,)).keeps_headroom(plan)
+    assert not replace(knowledge, lessons=(replace(lesson, retried=True),)).keeps_headroom(plan)
 
 
 def test_nothing_as_large_as_what_died_is_tried_again() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.controller.downgrade import fastest_accepted
+from memtune.controller.oom_recovery import fastest_accepted
 from memtune.gpus.gpu import find
 from memtune.memory.prediction import ADMISSION, BOUND, Interval, Prediction, percent, share_below
 from memtune.memory.predictor import Predictor

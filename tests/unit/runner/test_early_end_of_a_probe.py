@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memtune.plans.plan import Plan
-from memtune.wire.pruning import Pruned, Target
+from memtune.wire.probe_pruning import Pruned, Target
 from memtune.wire.report import Device, MeasuredStep
 from memtune.wire.run import RunKind
 from memtune_runner.rank import agreement, probe, shared_store

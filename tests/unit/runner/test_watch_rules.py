@@ -252,7 +252,7 @@ def test_evaluating_and_saving_are_no_hang_and_silence_counts_from_their_end(pha
 def test_a_rank_that_waits_for_one_that_evaluates_or_saves_does_not_hang() -> None:
     rule = HangRule(HangLimits())
     rule.note_progress(0.0)
-    assert rule.silence(10_000.0, Phase.BACKWARD, 1.0, others_are_patient=True) is None
+    assert rule.silence(10_000.0, Phase.BACKWARD, 1.0, is_grace_asked=True) is None
     assert rule.silence(10_060.0, Phase.BACKWARD, 1.0) is None
     assert rule.silence(10_061.0, Phase.BACKWARD, 1.0) == 61.0
 

@@ -14,7 +14,7 @@ from memtune.api.status import Status
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT
-from memtune.wire.pruning import Pruned, Step, Target, pruned, steady
+from memtune.wire.probe_pruning import Pruned, Step, Target, pruned, steady
 
 GIB = 2**30
 speeds = st.floats(min_value=0.1, max_value=1e9)

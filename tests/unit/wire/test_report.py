@@ -11,7 +11,7 @@ from broken_texts import texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.wire.pruning import Pruned
+from memtune.wire.probe_pruning import Pruned
 from memtune.wire.report import (
     LOG_TAIL_BYTES,
     MOST_STEPS,

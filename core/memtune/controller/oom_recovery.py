@@ -147,7 +147,7 @@ def fastest_accepted(knowledge: PlanKnowledge, plan: Plan, allowed: Callable[[Pl
     accepted = [
         option
         for option in (*measured, *offered)
-        if _is_consented(knowledge.space, plan, option) and knowledge.fits(option) and allowed(option)
+        if _is_consented(knowledge.space, plan, option) and knowledge.keeps_headroom(option) and allowed(option)
     ]
     return max(accepted, key=lambda option: knowledge.predict(option).speed(knowledge.usable_bytes), default=None)
 

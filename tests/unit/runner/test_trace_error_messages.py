@@ -9,7 +9,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from memtune_runner.trace_process import endings
+from memtune_runner.trace_process import error_messages
 from memtune_runner.trace_process.memory import Memory
 from memtune_runner.tracing.shared_status import Board
 
@@ -24,9 +24,9 @@ PLACE = "while the factory was called"
 
 
 def test_the_innermost_line_of_the_users_is_named() -> None:
-    assert endings.where(PLACE, STACK) == f"{PLACE}, in /code/train.py, line 7"
-    assert endings.where(PLACE, "") == PLACE
-    assert endings.where("", "") == "while torch was imported"
+    assert error_messages.where(PLACE, STACK) == f"{PLACE}, in /code/train.py, line 7"
+    assert error_messages.where(PLACE, "") == PLACE
+    assert error_messages.where("", "") == "while torch was imported"
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_the_innermost_line_of_the_users_is_named() -> None:
     ],
 )
 def test_an_end_without_a_word_is_told_by_its_code(code: int, words: str) -> None:
-    assert words in endings.of_code(code, "there")
+    assert words in error_messages.of_code(code, "there")
 
 
 def test_of_an_exception_that_nobody_expected_the_first_line_is_told() -> None:
-    told = endings.unexpected(ValueError("x" * 600 + "\nmore"), "there")
+    told = error_messages.unexpected(ValueError("x" * 600 + "\nmore"), "there")
     assert told == f"tracing stopped there: ValueError: {'x' * 500}"
 
 
