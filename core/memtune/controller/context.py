@@ -29,11 +29,12 @@ class Deletion:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One event on the job, emitted only when something changed."""
+    """One event on the job, emitted only when something changed. ``run`` is the run whose end it tells, if any."""
 
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ class Context:
         """Replace the sentence that says what the job is doing."""
         return self.having(message=story(text))
 
-    def telling(self, kind: Literal["Normal", "Warning"], reason: str, text: str) -> Context:
+    def telling(self, kind: Literal["Normal", "Warning"], reason: str, text: str, run: str = "") -> Context:
         """Add an event."""
-        return replace(self, events=(*self.events, JobEvent(kind, reason, story(text))))
+        return replace(self, events=(*self.events, JobEvent(kind, reason, story(text), run)))
 
     def waking(self, seconds: float) -> Context:
         """Decide again after this many seconds at the latest."""

@@ -24,11 +24,10 @@ def completed(context: Context, reason: str, text: str, *warnings: str) -> Conte
     return _quiet(context).telling("Normal", reason, text).having(phase="Succeeded")
 
 
-def failed(context: Context, reason: str, text: str) -> Context:
-    """Fail the job and stop its running runs."""
+def failed(context: Context, reason: str, text: str, run: str = "") -> Context:
+    """Fail the job and stop its running runs. If the text begins with the end of a ``run``, that is no event, too."""
     context = all_stopped(context, "the job has failed")
-    # The end tells again how the last run ended.
-    context = replace(context, events=tuple(each for each in context.events if not text.startswith(each.message)))
+    context = replace(context, events=tuple(each for each in context.events if not run or each.run != run))
     context = context.with_condition("Failed", True, reason, text).saying(text)
     return _quiet(context).telling("Warning", reason, text).having(phase="Failed")
 
@@ -119,14 +118,14 @@ def _has_worked(record: RunStatus) -> bool:
     return not record.measured_by and bool(record.peak_bytes and record.peak_bytes.allocated)
 
 
-def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") -> tuple[str, str]:
-    """Reason and message of the last failure: its last log lines, if reported, and why it is not retried."""
+def last_lines(context: Context, records: Sequence[RunStatus], why: str = "") -> tuple[str, str, str]:
+    """Reason, message and run of the last failure: its last log lines, if reported, and why it is not retried."""
     *before, last = mistakes(records)
     tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
     lines = _last_lines(tails[0], last.message) if tails else ""
     tail = f"; its last lines: {lines}" if lines else ""
     reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
-    return reason, f"{f'{ended(last)}{tail}'.removesuffix('.')}. {why or _not_retried(before, last)}"
+    return reason, f"{f'{ended(last)}{tail}'.removesuffix('.')}. {why or _not_retried(before, last)}", last.name
 
 
 def _not_retried(before: Sequence[RunStatus], last: RunStatus) -> str:

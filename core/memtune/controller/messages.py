@@ -140,13 +140,13 @@ def warning(record: RunStatus) -> str:
     return "" if record.message in (None, ENDED_WELL) else record.message
 
 
-def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str]:
+def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str, str]:
     """The event of a run's end; what the script of a successful run should change has an event of its own."""
     is_good = record.verdict is None or ended_as(record, Verdict.SUCCEEDED)
     reason = reasons.RUN_ENDED if isinstance(record, AttemptStatus) else reasons.PROBE_ENDED
     is_warned = ended_as(record, Verdict.SUCCEEDED) and warning(record)
     apart = record.model_copy(update={"message": None}) if is_warned else record
-    return "Normal" if is_good else "Warning", reason, ended(apart)
+    return "Normal" if is_good else "Warning", reason, ended(apart), record.name
 
 
 def measured(record: RunStatus) -> str:

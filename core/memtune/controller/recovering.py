@@ -67,7 +67,7 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
         before = mistakes(context.status.attempts)
         if before and ended_as(last, Verdict.HUNG):
             text = f"{text}. Before, {ended(before[-1])}"
-        return failed(context, reasons.DISRUPTIONS_SPENT, text)
+        return failed(context, reasons.DISRUPTIONS_SPENT, text, last.name)
     return _again(context.having(disruptions=context.status.disruptions + 1), last)
 
 
@@ -96,7 +96,7 @@ def _has_spent_retries(context: Context) -> bool:
 def _retries_spent(context: Context, last: AttemptStatus) -> Context:
     most = context.job.spec.retry.max_oom_retries
     text = f"{ended(last)}; it was relaunched as often as retry.maxOomRetries allows, {counted(most, 'time')}"
-    return failed(context, reasons.OOM_RETRIES_SPENT, text)
+    return failed(context, reasons.OOM_RETRIES_SPENT, text, last.name)
 
 
 def _exhausted(context: Context, knowledge: PlanKnowledge, last: AttemptStatus) -> Context:
@@ -111,7 +111,7 @@ def _exhausted(context: Context, knowledge: PlanKnowledge, last: AttemptStatus) 
     changes = [] if is_of_script(knowledge, last) else _advice(context, knowledge, smallest, phase)
     advice = "; or ".join([*by_script, *changes])
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
-    return failed(context, reasons.LADDER_EXHAUSTED, text)
+    return failed(context, reasons.LADDER_EXHAUSTED, text, last.name)
 
 
 def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
@@ -142,7 +142,7 @@ def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
         limit = trainer_memory(context.job).limit_bytes
         advice = f", and limits.memory is {gib(limit)}: raise it" if limit else ": use hosts with more"
         text = f"{ended(last)}; it is predicted to need {gib(needed)} of host memory on each node{advice}"
-        return failed(context, reasons.HOST_MEMORY, text)
+        return failed(context, reasons.HOST_MEMORY, text, last.name)
     return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
 
 
@@ -162,7 +162,7 @@ def _unresumable(context: Context, last: AttemptStatus, found: Next) -> Context:
     is_other = str(found.plan) != last.plan
     words = f"{found.plan} would fit, but the run cannot go on under it" if is_other else "it cannot go on"
     text = f"{ended(last)}; {words}: {why}. Set retry.allowRestart to train from step 0 again"
-    return failed(context, reasons.NOT_RESUMABLE, text)
+    return failed(context, reasons.NOT_RESUMABLE, text, last.name)
 
 
 def _recorded(context: Context, found: Next, details: dict[str, Any]) -> Context:

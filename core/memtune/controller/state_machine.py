@@ -181,8 +181,9 @@ def _without_model(context: Context, why: str) -> Context:
             # The job has not started after all: its spec may still be corrected.
             context = context.having(phase="Pending", fixed=())
         return replace(context, stalled=context.stalled or Refusal(reasons.MODEL_UNKNOWN, story(why)))
-    last = ended(context.status.attempts[-1])
-    return failed(context, reasons.MODEL_UNKNOWN, f"{last}, and no smaller plan can be predicted: {why}")
+    last = context.status.attempts[-1]
+    text = f"{ended(last)}, and no smaller plan can be predicted: {why}"
+    return failed(context, reasons.MODEL_UNKNOWN, text, last.name)
 
 
 def _place(context: Context) -> Phase:
