@@ -10,7 +10,7 @@ from memtune.wire.report import EXIT_CODES, Device, Ending, Report
 from memtune_runner.launch.peers import Ended
 from memtune_runner.rank import failures
 from memtune_runner.rank.failures import Failure
-from memtune_runner.rank.report import log_tail
+from memtune_runner.rank.report_files import log_tail
 from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)

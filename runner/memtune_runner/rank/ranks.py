@@ -12,7 +12,7 @@ from memtune.plans.knobs import Sharding
 from memtune.wire import environment
 from memtune.wire.report import Report, read_report
 from memtune.wire.report_checks import ReportError
-from memtune_runner.rank.report import whole
+from memtune_runner.rank.report_files import whole
 from memtune_runner.rank.settings import Settings
 
 # The variables by which torch detects that torchrun started a process.

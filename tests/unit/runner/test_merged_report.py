@@ -12,7 +12,7 @@ from memtune.wire.report import LARGEST_WARNING, Device, Ending, Memory, Report,
 from memtune.wire.run import RunKind
 from memtune_runner.launch.merge_reports import RankEnd, merge
 from memtune_runner.launch.peers import Ended
-from memtune_runner.rank.report import log_tail
+from memtune_runner.rank.report_files import log_tail
 from memtune_runner.rank.settings import Settings
 
 SETTINGS = Settings(

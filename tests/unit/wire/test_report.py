@@ -28,7 +28,7 @@ from memtune.wire.report import (
 )
 from memtune.wire.report_checks import LARGEST_COUNT, ReportError
 from memtune.words import shortened
-from memtune_runner.rank.report import log_tail, termination_message, whole
+from memtune_runner.rank.report_files import log_tail, termination_message, whole
 
 NASTY = texts(900)
 COUNT = st.none() | st.integers(0, LARGEST_COUNT)
