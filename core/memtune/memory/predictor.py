@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memtune.gpus.driver_overhead import experienced, outside_sizes
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
 from memtune.memory.formulas.activations import activation_terms
-from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
+from memtune.memory.formulas.logits_and_buffers import buffer_terms, building_terms, evaluation_terms, save_terms
 from memtune.memory.formulas.packing import (
     NEEDS,
     PACKINGS,

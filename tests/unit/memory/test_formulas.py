@@ -8,7 +8,7 @@ import pytest
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.formulas.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
-from memtune.memory.formulas.buffers import buffer_terms, building_terms, logit_bytes, step_transients
+from memtune.memory.formulas.logits_and_buffers import buffer_terms, building_terms, logit_bytes, step_transients
 from memtune.memory.formulas.recipe import SCALE_BYTES, Recipe, lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.states import state_terms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memtune.memory.formulas.buffers import save_terms
+from memtune.memory.formulas.logits_and_buffers import save_terms
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import BACKWARD, EVALUATION, FORWARD, INIT, SAVE, STEP, Term

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from memtune.memory.formulas.buffers import ALLREDUCE_ELEMENTS
+from memtune.memory.formulas.logits_and_buffers import ALLREDUCE_ELEMENTS
 from memtune.memory.formulas.recipe import STATE_BYTES
 from memtune.memory.replay import optimizers
 from memtune.memory.replay.backend import Backend
