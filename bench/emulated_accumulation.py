@@ -22,7 +22,7 @@ from memtune.memory.workload import Workload
 from memtune.model.huggingface import from_hf_config
 from memtune.plans.plan import Plan
 from memtune.units import MIB
-from memtune_runner.emulated import store
+from memtune_runner.emulated import rendezvous
 
 RANKS, LENGTH, MICRO_BATCHES, STEPS = 8, 512, 2, 2
 SIZES: dict[str, Any] = {
@@ -71,7 +71,7 @@ def predicted(defers: bool, plan: Plan) -> float:
 def main() -> None:
     """Emulate each choice."""
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-    store.install(RANKS)
+    rendezvous.install(RANKS)
     torch.cuda.set_device(0)
     distributed.init_process_group("cpu:gloo,cuda:nccl")
     for defers, end, dtype in ((True, "", torch.bfloat16), (True, "-g32", torch.float32), (False, "", torch.bfloat16)):

@@ -30,7 +30,7 @@ from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
-from memtune_runner.emulated import process, store
+from memtune_runner.emulated import process, rendezvous
 from memtune_runner.engine import activation_checkpointing, backend_of, optimizers, precision
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Setup
@@ -107,7 +107,7 @@ def _join(ranks: int) -> None:
         RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(per_node),
         MASTER_ADDR="127.0.0.1", MASTER_PORT="29500",
     )  # fmt: skip
-    store.install(ranks)
+    rendezvous.install(ranks)
     torch.cuda.set_device(0)
     distributed.init_process_group("cpu:gloo,cuda:nccl")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from memtune.wire.frameworks import commands_of
 from memtune_runner.command import checks
 from memtune_runner.command.command import Command, CommandError, Kind, parse
-from memtune_runner.emulated import gpu as emulated_gpu
 from memtune_runner.emulated import installed
+from memtune_runner.emulated import variables as gpu_variables
 from memtune_runner.emulated.build import build
 from memtune_runner.emulated.errors import EmulationError, NoCudaTorchError
 from memtune_runner.emulated.installed import Installed
@@ -36,8 +36,8 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
     """Return the variables of the rank's process."""
     assert settings.gpu_memory_bytes is not None  # the settings reject an emulated GPU without a size
     try:
-        gpu = emulated_gpu.known_gpu(settings.gpu_name).with_memory(settings.gpu_memory_bytes)
-        return emulated_gpu.variables(gpu, settings.world, settings.gpus_per_node, _torch_of(command, python))
+        gpu = gpu_variables.known_gpu(settings.gpu_name).with_memory(settings.gpu_memory_bytes)
+        return gpu_variables.variables(gpu, settings.world, settings.gpus_per_node, _torch_of(command, python))
     except EmulationError as error:
         raise BadInputError(f"device emulated: {error}") from None
 

@@ -20,11 +20,11 @@ import memtune_runner
 from memtune.gpus.gpu import chip_of
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, CommandError, parse
-from memtune_runner.emulated import endings, exit_codes, installed, nvidia_smi
+from memtune_runner.emulated import exit_codes, installed, nvidia_smi, outcomes
 from memtune_runner.emulated.errors import EmulationError
-from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
-from memtune_runner.emulated.gpu import variables as on_gpu
 from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
+from memtune_runner.emulated.variables import known_gpu, outside_bytes, prepended
+from memtune_runner.emulated.variables import variables as on_gpu
 
 # The time that a command gets to write its memory down after its limit.
 _GRACE_SECONDS = 10
@@ -88,7 +88,7 @@ def emulate(request: Request) -> dict[str, Any]:
         "ranks": ranks,
         "rank": rank.number,
         "outcome": _outcome(code, told),
-        "message": endings.of_process(code, told)[1],
+        "message": outcomes.of_process(code, told)[1],
         "exitCode": code,
         "seconds": round(time.monotonic() - started, 1),
         "measured": told.get("measured"),
@@ -105,7 +105,7 @@ def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
         return exit_codes.TIME_LIMIT
     if measured.get("outOfMemory"):
         return exit_codes.OUT_OF_MEMORY
-    return endings.of_process(code, measured)[0] or (exit_codes.FAILED if code else exit_codes.COMPLETED)
+    return outcomes.of_process(code, measured)[0] or (exit_codes.FAILED if code else exit_codes.COMPLETED)
 
 
 def _task(command: Command, rank: RankPosition, snapshot: Path | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from memtune_runner.emulated.values import Values
+from memtune_runner.emulated.known_values import Values
 from memtune_runner.rank.imports import ImportWatch
 
 # What has inductor capture CUDA graphs, or choose kernels by their times.
@@ -46,14 +46,14 @@ class Emulation:
 
     def torch_imported(self, torch: ModuleType) -> None:
         """From here on no other rank is waited for, and values are followed."""
-        from memtune_runner.emulated import pipeline, spawned, store
+        from memtune_runner.emulated import pipeline, rendezvous, spawned
 
         if "RANK" in os.environ:
-            store.install(self._ranks)
+            rendezvous.install(self._ranks)
         spawned.install(self._ranks)
         watch = ImportWatch()
         watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_other_stages)
-        watch.when_imported("deepspeed.runtime.zero.utils", store.agree_with_the_first)
+        watch.when_imported("deepspeed.runtime.zero.utils", rendezvous.agree_with_the_first)
         watch.install()
         self.follow(torch)
 

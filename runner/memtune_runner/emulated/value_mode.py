@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from memtune_runner.emulated.values import (
+from memtune_runner.emulated.known_values import (
     Book,
     Known,
     Reads,
@@ -32,7 +32,7 @@ _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_im
 
 
 class ValueMode(TorchDispatchMode):
-    """See `memtune_runner.emulated.values`."""
+    """See `memtune_runner.emulated.known_values`."""
 
     def __init__(self, reads: Reads) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped

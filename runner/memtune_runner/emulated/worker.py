@@ -13,7 +13,7 @@ from typing import Any
 
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
-from memtune_runner.emulated import endings
+from memtune_runner.emulated import outcomes
 from memtune_runner.emulated.process import Emulation, enter_children, used_peak_bytes
 from memtune_runner.rank.imports import ImportWatch
 
@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     imports.when_imported("torch", session.torch_imported)
     imports.install()
     signal.signal(signal.SIGTERM, _end)
-    endings.prefer_for_oom_killer()
+    outcomes.prefer_for_oom_killer()
     code, ending = 0, {}
     try:
         with session.emulation.active:
@@ -96,7 +96,7 @@ class Session:
         """Describe an exception of the script."""
         out_of_memory = self._torch is not None and isinstance(error, self._torch.OutOfMemoryError)
         message = f"{type(error).__name__}: {error}"
-        return {"outOfMemory": out_of_memory, "outcome": endings.of_exception(error), "message": message}
+        return {"outOfMemory": out_of_memory, "outcome": outcomes.of_exception(error), "message": message}
 
     def tell(self, ending: dict[str, Any]) -> None:
         """Write the result for the parent process."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from memtune_runner.emulated.values import created_value
+from memtune_runner.emulated.known_values import created_value
 
 
 @pytest.mark.parametrize(

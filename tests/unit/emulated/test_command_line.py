@@ -14,10 +14,10 @@ from memtune_cli.views.screen import Screen
 from memtune_runner.command.command import parse
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
-from memtune_runner.emulated.gpu import gpu_variable
 from memtune_runner.emulated.installed import Installed
 from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
-from memtune_runner.emulated.store import LonelyStore
+from memtune_runner.emulated.rendezvous import LonelyStore
+from memtune_runner.emulated.variables import gpu_variable
 
 
 @pytest.mark.parametrize(

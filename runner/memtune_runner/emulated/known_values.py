@@ -120,13 +120,13 @@ class Values:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow values from now on; torch must be imported."""
-        from memtune_runner.emulated.kernels import follow_kernels
         from memtune_runner.emulated.mode_suspension import (
             followed_in_hooks,
             followed_masks,
             suspended_in_backward,
             suspended_in_compiled,
         )
+        from memtune_runner.emulated.triton_kernels import follow_kernels
         from memtune_runner.emulated.value_mode import ValueMode
 
         mode = ValueMode(self.reads)
