@@ -173,6 +173,12 @@ def _emulate_command(commands: argparse._SubParsersAction[_CommandParser]) -> No
         "--ranks", type=_positive, metavar="N", help="run as a rank of N (default: as the launcher says)"
     )
     emulate.add_argument("--rank", type=_natural, metavar="R", help="of a command: run as rank R (0)")
+    emulate.add_argument(
+        "--gpus",
+        type=_positive,
+        metavar="N",
+        help="of a command: GPUs that its process sees (one for each rank of a node)",
+    )
     limit = emulated_job.TIME_LIMIT_SECONDS
     emulate.add_argument("--time-limit", type=_positive, default=limit, metavar="SECONDS", help=f"at most ({limit})")
     emulate.add_argument("--snapshot", metavar="FILE", help="write torch's memory snapshot, for pytorch.org/memory_viz")

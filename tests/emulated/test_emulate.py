@@ -288,6 +288,7 @@ def test_another_rank_holds_what_rank_0_does(stages: tuple[str, ...]) -> None:
         code, result = emulate(_SCRIPTS / "rank.py", "--ranks", "16", "--rank", str(rank), arguments=stages)
         assert code == 0, result["printed"][-2000:]
         assert (result["rank"], result["measured"]["stubs"]) == (rank, [])
+        assert [*result["measured"]["gpuBytes"]] == [str(device)]
         assert f"rank {rank} on cuda:{device} of 8\n" in result["printed"]
         held.append([line.split() for line in result["printed"].splitlines() if line.startswith(_HELD)])
     assert held[0] == held[1] != []
@@ -296,6 +297,32 @@ def test_another_rank_holds_what_rank_0_does(stages: tuple[str, ...]) -> None:
         # Of 64 MiB of weights and twice as much of moments, FSDP has a sixteenth, or an eighth among the 8 of a node.
         assert 3 * 4 <= mib["hybrid"] - mib["full"] < 3 * 8
         assert mib["ddp"] >= 3 * 64
+
+
+def test_one_process_has_the_memory_of_each_gpu_that_it_uses() -> None:
+    code, result = emulate(_SCRIPTS / "several_gpus.py", "--gpus", "4")
+    assert code == 0, result["printed"][-2000:]
+    said = result["printed"].splitlines()
+    # Weights and gradients of 16 MiB for each layer. Copies of DataParallel's model are gone when their gradients come,
+    # which are as large, and are added to those of the first GPU one after the other.
+    for line in (
+        "held 0 64 0 32",
+        "full GPU 2 has a total capacity of 79.10 GiB",
+        "after 0 64 0 32",
+        "halves 32 32 0 0",
+        "replicas 48 16 16 16",
+        "dispatched 64 0 64 0",
+    ):
+        assert line in said
+    by_gpu = result["measured"]["gpuBytes"]
+    assert {gpu: peaks["allocated"] // MIB for gpu, peaks in by_gpu.items()} == {"0": 64, "1": 64, "2": 64, "3": 32}
+    for metric, peak in result["measured"]["peakBytes"].items():
+        assert peak == max(peaks[metric] for peaks in by_gpu.values())
+    assert (result["gpus"], result["ranks"], result["measured"]["outOfMemoryErrors"]) == (4, 1, 1)
+    assert result["measured"]["stubs"] == []
+    assert {each["value"] for each in result["measured"]["values"] if each["file"].endswith("several_gpus.py")} == {
+        "true"
+    }
 
 
 def test_groups_over_gloo_wait_for_nobody() -> None:
@@ -362,6 +389,9 @@ def test_what_cannot_be_emulated_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     code, sentence = refused("--ranks", "8", "--rank", "8", "--", str(PYTHON), "train.py")
     assert code == 2
     assert "of 8 ranks, the last is 7" in sentence
+    code, sentence = refused("--ranks", "8", "--gpus", "4", "--", str(PYTHON), "train.py")
+    assert code == 2
+    assert "a node of 8 ranks has 8 to 128 GPUs" in sentence
     code, sentence = refused("--", "./train.sh")
     assert code == 2
     assert "neither Python nor a launcher" in sentence

@@ -28,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError("--rank: a job is emulated as rank 0; leave it out")
         if arguments.ranks:
             raise InputError("--ranks: a job says itself how many GPUs it has; set spec.resources, or leave it out")
+        if arguments.gpus:
+            raise InputError("--gpus: a job says itself how many GPUs it has; set spec.resources, or leave it out")
         from memtune_cli.commands.emulate_job import run as run_job
 
         return run_job(arguments)
@@ -52,6 +54,8 @@ def _run_command(arguments: argparse.Namespace) -> int:
             words += ["--ranks", str(arguments.ranks)]
         if arguments.rank:
             words += ["--rank", str(arguments.rank)]
+        if arguments.gpus:
+            words += ["--gpus", str(arguments.gpus)]
         if arguments.snapshot:
             words += ["--snapshot", str(arguments.snapshot)]
         command = [sys.executable, "-m", "memtune_runner", "emulate", *words, "--", *arguments.words]
@@ -68,10 +72,11 @@ def _run_command(arguments: argparse.Namespace) -> int:
 
 
 def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
-    from memtune_cli.views.emulate_page import asked, caveats, estimated, size
+    from memtune_cli.views.emulate_page import asked, caveats, estimated, gpus, size
 
     gpu, measured = result["gpu"], result["measured"]
-    where = f"rank {result['rank']} of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
+    alone = "one GPU" if result["gpus"] == 1 else f"{result['gpus']} GPUs"
+    where = f"rank {result['rank']} of {result['ranks']}" if result["ranks"] > 1 else alone
     yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
     yield f"  {_ending(result)}"
     if result["outcome"] == "failed" and measured and any(each["value"] != "true" for each in measured["values"]):
@@ -87,6 +92,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {metric:<12}{size(peaks[metric]):>12}"
     yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {estimated(outside)}"
     yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
+    yield from gpus(screen, measured["gpuBytes"])
     yield ""
     yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
     yield asked(measured)

@@ -46,6 +46,7 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     if result["phaseBytes"]:
         yield ""
         yield from _phases(screen, unit, result["phaseBytes"])
+        yield from gpus(screen, result["gpuBytes"])
     if result["hostPeakBytes"] is not None:
         host, pinned = size(result["hostPeakBytes"]), size(result["pinnedPeakBytes"])
         yield ""
@@ -85,6 +86,15 @@ def _peak(unit: Unit, result: Mapping[str, Any], metric: str) -> tuple[str, ...]
     # A plan that ran out of memory needs more than this.
     error = f"{seen / predicted['expected'] - 1:+.1%}" if result["outcome"] == "completed" else ""
     return metric, f"{_in(unit, seen)} {unit.name}B", _in(unit, predicted["expected"]), between, error
+
+
+def gpus(screen: Screen, peaks: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """The peaks of each GPU that was used, where more than one was."""
+    if len(peaks) > 1:
+        columns = (Column("GPU", right=False), *(Column(metric) for metric in _METRICS[:3]))
+        rows = [(gpu, *(size(each[metric]) for metric in _METRICS[:3])) for gpu, each in peaks.items()]
+        yield ""
+        yield from table(screen, columns, rows)
 
 
 def _phases(screen: Screen, unit: Unit, phases: Mapping[str, Mapping[str, int]]) -> list[str]:

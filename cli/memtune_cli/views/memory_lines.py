@@ -18,14 +18,14 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 
 
 def at_peak(snapshot: Path, root: Path) -> dict[str, int]:
-    """The bytes held by each line of code at the peak, largest first.
+    """The bytes held by each line of code at the peak of the GPU where it is highest, largest first.
 
     A line is named by file, function and text, so its name does not change when lines are added above it.
     """
     # Safe to unpickle: MemTune's own process wrote it.
-    history = pickle.loads(snapshot.read_bytes())["device_traces"][0]
+    histories = pickle.loads(snapshot.read_bytes())["device_traces"]
     sizes: Counter[str] = Counter()
-    for event in _live_at_peak(history):
+    for event in max(map(_live_at_peak, histories), key=lambda live: sum(event["size"] for event in live)):
         sizes[_name(event.get("frames", ()), root)] += event["size"]
     return dict(sizes.most_common())
 

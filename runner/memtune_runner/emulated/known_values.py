@@ -122,6 +122,7 @@ class Values:
         """Follow values from now on; torch must be imported."""
         from memtune_runner.emulated.mode_suspension import (
             followed_in_hooks,
+            followed_in_replicas,
             followed_masks,
             suspended_in_backward,
             suspended_in_compiled,
@@ -135,6 +136,7 @@ class Values:
             with (
                 suspended_in_backward(mode),
                 followed_in_hooks(mode),
+                followed_in_replicas(mode),
                 followed_masks(mode),
                 suspended_in_compiled(mode),
                 mode,

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import memtune
 import memtune_runner
 from memtune.gpus.gpu import chip_of
+from memtune.units import counted
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, CommandError, parse
 from memtune_runner.emulated import exit_codes, installed, nvidia_smi, outcomes
 from memtune_runner.emulated.errors import EmulationError
-from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
+from memtune_runner.emulated.ranks import MOST_GPUS, RankPosition, of_command, of_node
 from memtune_runner.emulated.variables import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.variables import variables as on_gpu
 
@@ -36,6 +37,7 @@ class Request(NamedTuple):
     gpu: str
     ranks: int | None
     rank: int
+    gpus: int | None
     time_limit: int
     snapshot: Path | None
     words: tuple[str, ...]
@@ -47,12 +49,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--gpu", required=True)
     parser.add_argument("--ranks", type=int)
     parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--gpus", type=int)
     parser.add_argument("--time-limit", type=int, required=True)
     parser.add_argument("--snapshot", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("words", nargs="+")
     given = parser.parse_args(words)
-    request = Request(given.gpu, given.ranks, given.rank, given.time_limit, given.snapshot, tuple(given.words))
+    request = Request(
+        given.gpu, given.ranks, given.rank, given.gpus, given.time_limit, given.snapshot, tuple(given.words)
+    )
     try:
         result = emulate(request)
     except EmulationError as error:
@@ -75,9 +80,13 @@ def emulate(request: Request) -> dict[str, Any]:
     if request.rank >= ranks:
         raise EmulationError(f"--rank {request.rank}: of {ranks} ranks, the last is {ranks - 1}; give --ranks")
     rank = RankPosition(request.rank, ranks, of_node(given, request.words, ranks))
+    gpus = request.gpus or rank.of_node
+    if request.gpus and not rank.of_node <= gpus <= MOST_GPUS:
+        least = rank.of_node
+        raise EmulationError(f"--gpus {gpus}: a node of {counted(least, 'rank')} has {least} to {MOST_GPUS} GPUs")
     variables = {
         **os.environ,
-        **on_gpu(gpu, ranks, rank.of_node, torch),
+        **on_gpu(gpu, ranks, gpus, torch),
         **(rank.variables() if ranks > 1 or command.launcher else {}),
         **worker_command.variables(command),
     }
@@ -87,6 +96,7 @@ def emulate(request: Request) -> dict[str, Any]:
         "gpu": {"name": gpu.name, "product": chip_of(gpu.name).product, "usableBytes": gpu.usable_bytes},
         "ranks": ranks,
         "rank": rank.number,
+        "gpus": gpus,
         "outcome": _outcome(code, told),
         "message": outcomes.of_process(code, told)[1],
         "exitCode": code,

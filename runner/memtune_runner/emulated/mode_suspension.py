@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
@@ -107,6 +108,22 @@ def followed_in_hooks(mode: ValueMode) -> Iterator[None]:
         return registered
 
     with _replaced(torch.Tensor, _REGISTERS, registering):
+        yield
+
+
+@contextmanager
+def followed_in_replicas(mode: ValueMode) -> Iterator[None]:
+    """Enter the mode in the threads of DataParallel, of which each runs the model on another GPU."""
+
+    def applying(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def applied(modules: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            return plain([_followed(mode, each) for each in modules], *args, **kwargs)
+
+        return applied
+
+    # The package has a function of the module's name.
+    with _replaced(sys.modules["torch.nn.parallel.data_parallel"], ("parallel_apply",), applying):
         yield
 
 

@@ -158,13 +158,16 @@ def follow_values(torch: Any) -> None:
         atexit.register(emulation.active.close)  # while torch is still there
 
 
-def used_peak_bytes() -> int:
-    """The most that was taken of the emulated GPU."""
-    return _number(ctypes.CDLL(None), "emulated_used_peak")
+def used_gpus() -> dict[int, int]:
+    """Return the most that was taken of each emulated GPU of which anything was."""
+    library, count = ctypes.CDLL(None), ctypes.c_int()
+    library.emulated_used_peak.restype = ctypes.c_uint64
+    library.cudaGetDeviceCount(ctypes.byref(count))
+    return {gpu: peak for gpu in range(count.value) if (peak := library.emulated_used_peak(gpu))}
 
 
 def resize(total_bytes: int) -> None:
-    """Give the emulated GPU another size from here on."""
+    """Give the emulated GPUs another size from here on."""
     ctypes.CDLL(None).emulated_resize(ctypes.c_size_t(total_bytes))
 
 

@@ -55,20 +55,24 @@ class EmulatedRank:
         measured = self._emulation.measured()
         if path := os.environ.get(environment.EMULATED_RESULT):
             phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
-            told = {**measured, "phaseBytes": phase_bytes, **self._history(changes), "torch": self._torch.__version__}
-            Path(path).write_text(json.dumps(told), encoding="utf-8")
+            result = {
+                **measured, "phaseBytes": phase_bytes, "gpuBytes": self._peaks.by_gpu(),
+                **self._history(changes), "torch": self._torch.__version__,
+            }  # fmt: skip
+            Path(path).write_text(json.dumps(result), encoding="utf-8")
             return  # the caller reports it
         for line in _words(measured):
             print(f"memtune: emulated GPU: {line}", file=sys.stderr, flush=True)
 
     def _history(self, changes: Sequence[Change]) -> dict[str, Any]:
-        assert self._torch is not None  # peaks imply torch
+        assert self._torch is not None
+        assert self._peaks is not None
         cuda = self._torch.cuda
         if not cuda.is_initialized():
             return {"history": None}
         if snapshot := os.environ.get(environment.EMULATED_SNAPSHOT):
             cuda.memory._dump_snapshot(snapshot)
-        return {"history": history.told(cuda.memory._snapshot()["device_traces"][0], changes)}
+        return {"history": history.told(cuda.memory._snapshot()["device_traces"][self._peaks.fullest()], changes)}
 
 
 def _words(measured: Mapping[str, Any]) -> Iterator[str]:

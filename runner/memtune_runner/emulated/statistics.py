@@ -29,6 +29,7 @@ class EmulatedStatistics(CudaStatistics):
             resize(left_bytes)
 
     def read(self) -> Reading | None:
+        self._device = self._peaks.fullest()
         reading = super().read()
         if reading is None:
             return None

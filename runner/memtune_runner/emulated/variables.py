@@ -26,20 +26,20 @@ def outside_bytes(ranks: int) -> dict[str, int]:
     return {name: int(size) for name, size in outside_sizes(ranks).items()}
 
 
-def variables(gpu: Gpu, ranks: int, of_node: int, torch: Installed) -> dict[str, str]:
-    """Return the variables of a process on this GPU of ``of_node``; the library is built if necessary."""
+def variables(gpu: Gpu, ranks: int, gpus: int, torch: Installed) -> dict[str, str]:
+    """Return the variables of a process on a node of ``gpus`` such GPUs; the library is built if necessary."""
     library = build(torch.directory, torch.torch, torch.cuda)
     outside = sum(outside_bytes(ranks).values())
     return {
         **_preloading(library),
-        environment.EMULATED_GPU: gpu_variable(chip_of(gpu.name), gpu.usable_bytes, outside, of_node, torch),
+        environment.EMULATED_GPU: gpu_variable(chip_of(gpu.name), gpu.usable_bytes, outside, gpus, torch),
         # NCCL's watchdogs would wait for ranks that do not exist.
         "TORCH_NCCL_ENABLE_MONITORING": "0",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     }
 
 
-def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, of_node: int, torch: Installed) -> str:
+def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, gpus: int, torch: Installed) -> str:
     """Return the description of the GPU for the emulation in C."""
     cuda = [int(part) for part in torch.cuda.split(".")[:2]]
     cudnn, nccl = torch.cudnn, torch.nccl
@@ -50,7 +50,7 @@ def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, of_node: int
         "sms": chip.multiprocessors, "threads_per_sm": chip.threads_per_multiprocessor,
         "blocks_per_sm": chip.blocks_per_multiprocessor, "shared_per_sm": chip.shared_bytes_per_multiprocessor,
         "shared_per_block_optin": chip.shared_bytes_per_block, "shared_reserved": chip.shared_bytes_reserved,
-        "gpus": of_node,
+        "gpus": gpus,
     }  # fmt: skip
     return ";".join([f"name={chip.product}", *(f"{name}={number}" for name, number in numbers.items())])
 

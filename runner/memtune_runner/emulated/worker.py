@@ -14,7 +14,7 @@ from typing import Any
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.emulated import outcomes
-from memtune_runner.emulated.process import Emulation, enter_children, used_peak_bytes
+from memtune_runner.emulated.process import Emulation, enter_children, used_gpus
 from memtune_runner.rank.imports import ImportWatch
 
 _PEAKS = {
@@ -65,7 +65,7 @@ class Session:
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
         self._torch: ModuleType | None = None
-        self._peaks: dict[str, int] = {}
+        self._peaks: dict[int, dict[str, int]] = {}
         self.emulation = Emulation(task["ranks"])
 
     def torch_imported(self, torch: ModuleType) -> None:
@@ -88,9 +88,12 @@ class Session:
         """Keep the largest peaks when the script resets them."""
         assert self._torch is not None
         if self._torch.cuda.is_initialized():
-            statistics = self._torch.cuda.memory_stats()
-            for name, key in _PEAKS.items():
-                self._peaks[name] = max(self._peaks.get(name, 0), statistics.get(f"{key}.all.peak", 0))
+            for gpu, used in used_gpus().items():
+                statistics, before = self._torch.cuda.memory_stats(gpu), self._peaks.get(gpu, {})
+                peaks = {name: statistics.get(f"{key}.all.peak", 0) for name, key in _PEAKS.items()}
+                self._peaks[gpu] = {
+                    **{name: max(before.get(name, 0), peak) for name, peak in peaks.items()}, "driver": used,
+                }  # fmt: skip
 
     def ending_of(self, error: BaseException) -> dict[str, Any]:
         """Describe an exception of the script."""
@@ -109,13 +112,17 @@ class Session:
         if not cuda.is_initialized():
             return None
         self._keep_peaks()
+        peaks = self._peaks.values()
         if self._task["snapshot"]:
             cuda.memory._dump_snapshot(self._task["snapshot"])
-        statistics = cuda.memory_stats()
+        statistics = [cuda.memory_stats(gpu) for gpu in range(cuda.device_count())]
         return {
-            "peakBytes": {**self._peaks, "driver": used_peak_bytes()},
-            "endBytes": {name: statistics.get(f"{key}.all.current", 0) for name, key in _PEAKS.items()},
-            "allocatorRetries": statistics.get("num_alloc_retries", 0),
-            "outOfMemoryErrors": statistics.get("num_ooms", 0),
+            "peakBytes": {name: max((each[name] for each in peaks), default=0) for name in (*_PEAKS, "driver")},
+            "gpuBytes": dict(sorted(self._peaks.items())),
+            "endBytes": {
+                name: max(each.get(f"{key}.all.current", 0) for each in statistics) for name, key in _PEAKS.items()
+            },
+            "allocatorRetries": sum(each.get("num_alloc_retries", 0) for each in statistics),
+            "outOfMemoryErrors": sum(each.get("num_ooms", 0) for each in statistics),
             **self.emulation.measured(),
         }

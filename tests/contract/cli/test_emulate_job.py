@@ -51,6 +51,7 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
             name: dict(zip(("allocated", "active", "reserved"), (size * _GIB for size in sizes), strict=True))
             for name, sizes in phases.items()
         },
+        "gpuBytes": {"0": {"allocated": 63 * _GIB, "active": 64 * _GIB, "reserved": 66 * _GIB}},
         "hostPeakBytes": 2 * _GIB, "pinnedPeakBytes": 1 << 20, "kernelLaunches": 7000,
         "matrixProducts": {"calls": 2400, "flops": 2_463_900 * 10**9},
         "collectives": [{"name": "all-gather", "calls": 198, "bytes": 90 * _GIB}],
@@ -105,6 +106,7 @@ def test_yaml_holds_the_same_as_json() -> None:
         (["--plan", "bf16-z3-none-mb4x8", JOB], 10, "makes 256 sequences a step on 8 GPUs"),
         (["--plan", "fast", JOB], 2, "--plan: "),
         (["--ranks", "8", JOB], 2, "--ranks: a job says itself"),
+        (["--gpus", "8", JOB], 2, "--gpus: a job says itself"),
         ([str(_EXAMPLES / "env.yaml")], 5, "the GPU to emulate is not named; set gpuProduct, or give --gpu"),
         (["nowhere.yaml"], 2, "nowhere.yaml: there is no such file"),
         (["--top", "3", "--", "python", "train.py"], 2, "--top is for a job"),

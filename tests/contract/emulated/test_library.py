@@ -61,6 +61,11 @@ def _free_bytes(library: Any) -> int:
     return free.value
 
 
+def _used_peak(library: Any, gpu: int) -> int:
+    library.emulated_used_peak.restype = ctypes.c_uint64
+    return int(library.emulated_used_peak(gpu))
+
+
 def test_memory_is_rounded_to_pages_and_counted_with_what_lies_outside(library: Any) -> None:
     assert _free_bytes(library) == GIB - 100 * MIB
     code, address = _allocate(library, 3 * MIB)
@@ -68,8 +73,7 @@ def test_memory_is_rounded_to_pages_and_counted_with_what_lies_outside(library: 
     assert _free_bytes(library) == GIB - 104 * MIB
     assert library.cudaFree(ctypes.c_void_p(address)) == 0
     assert _free_bytes(library) == GIB - 100 * MIB
-    library.emulated_used_peak.restype = ctypes.c_uint64
-    assert library.emulated_used_peak() == 4 * MIB
+    assert _used_peak(library, 0) == 4 * MIB
 
 
 def test_torchs_libraries_are_found_where_conda_puts_them(tmp_path: Path) -> None:
@@ -88,9 +92,17 @@ def test_a_torch_in_a_short_path_is_read_as_any_other(monkeypatch: pytest.Monkey
     assert build._libraries(Path("/torch")) == [Path("/torch/lib/*.so")]
 
 
-def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def node(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The library of a node with 4 GPUs."""
     monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};gpus=4")
     library = ctypes.CDLL(str(built))
+    yield library
+    _ctypes.dlclose(library._handle)
+
+
+def test_each_gpu_of_a_node_has_a_number_and_memory_of_its_own(node: Any) -> None:
+    library = node
     number, address = ctypes.c_int(), ctypes.c_void_p()
     assert library.cudaGetDeviceCount(ctypes.byref(number)) == 0
     assert number.value == 4
@@ -100,8 +112,9 @@ def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monk
     assert number.value == 3
     code, of_third = _allocate(library, 2 * MIB)
     assert code == 0
-    library.cudaSetDevice(0)
     assert _free_bytes(library) == GIB - 102 * MIB
+    library.cudaSetDevice(0)
+    assert _free_bytes(library) == GIB - 100 * MIB
     attributes = (ctypes.c_int * 6)()
     library.cudaPointerGetAttributes(attributes, ctypes.c_void_p(of_third))
     assert attributes[1] == 3
@@ -119,7 +132,57 @@ def test_a_node_has_as_many_gpus_as_ranks_and_all_are_the_same(built: Path, monk
         assert library.nvmlDeviceGetHandleByPciBusId_v2(text, ctypes.byref(address)) == 0
         library.nvmlDeviceGetIndex(address, ctypes.byref(number))
         assert number.value == index
+        memory = (ctypes.c_ulonglong * 3)()
+        library.nvmlDeviceGetMemoryInfo(address, memory)
+        assert memory[2] == (102 if index == 3 else 100) * MIB
+    assert library.cudaFree(ctypes.c_void_p(of_third)) == 0  # whichever GPU is the current one
+    assert [_used_peak(library, gpu) for gpu in range(4)] == [0, 0, 0, 2 * MIB]
+    library.cudaSetDevice(3)
+    assert _free_bytes(library) == GIB - 100 * MIB
+
+
+def test_one_gpu_that_is_full_takes_nothing_from_another(node: Any) -> None:
+    code, _ = _allocate(node, 900 * MIB)
+    assert code == 0
+    assert _allocate(node, 900 * MIB)[0] == _OUT_OF_MEMORY
+    handle, size = ctypes.c_uint64(), ctypes.c_size_t(500 * MIB)
+    codes = {gpu: node.cuMemCreate(ctypes.byref(handle), size, _on(gpu), 0) for gpu in (0, 2, 4)}
+    assert codes == {0: _OUT_OF_MEMORY, 2: 0, 4: _OUT_OF_MEMORY}
+    assert _used_peak(node, 2) == 500 * MIB
+    assert node.cuMemRelease(handle) == 0
+    node.cudaSetDevice(2)
+    assert _free_bytes(node) == GIB - 100 * MIB
+
+
+@pytest.mark.parametrize(("product", "can"), [("NVIDIA H100 80GB HBM3", 1), ("NVIDIA GeForce RTX 4090", 0)])
+def test_gpus_of_a_node_reach_one_another(built: Path, monkeypatch: pytest.MonkeyPatch, product: str, can: int) -> None:
+    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU.replace('NVIDIA H100 80GB HBM3', product)};gpus=2")
+    library, found = ctypes.CDLL(str(built)), ctypes.c_int()
+    library.cudaDeviceCanAccessPeer(ctypes.byref(found), 0, 1)
+    assert (found.value, library.cudaDeviceEnablePeerAccess(1, 0)) == (can, 0)
+    library.cudaDeviceCanAccessPeer(ctypes.byref(found), 1, 1)
+    assert found.value == 0
     _ctypes.dlclose(library._handle)
+
+
+def test_a_process_may_have_a_communicator_for_each_gpu(node: Any) -> None:
+    communicators, number = (ctypes.c_void_p * 3)(), ctypes.c_int()
+    assert node.ncclCommInitAll(communicators, 3, None) == 0
+    for rank, communicator in enumerate(communicators):
+        node.ncclCommUserRank(ctypes.c_void_p(communicator), ctypes.byref(number))
+        assert number.value == rank
+        node.ncclCommCount(ctypes.c_void_p(communicator), ctypes.byref(number))
+        assert number.value == 3
+    sent, received = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 1)()
+    for communicator, place in zip(communicators, (None, received, None), strict=True):
+        shape = (ctypes.c_size_t(1), 4, 0, 1)
+        assert node.ncclReduce(sent, place, *shape, ctypes.c_void_p(communicator), None) == 0
+    assert list(received) == [7]
+
+
+def _on(gpu: int) -> Any:
+    """Properties of a physical piece: types of it, of handles and of its place, and the GPU."""
+    return (ctypes.c_int * 4)(1, 0, 1, gpu)
 
 
 def test_too_much_is_an_error_that_stays_until_somebody_asks(library: Any) -> None:
@@ -197,9 +260,9 @@ def test_virtual_memory_counts_when_it_is_made_and_not_when_it_is_reserved(libra
     size = ctypes.c_size_t(64 * GIB)
     assert library.cuMemAddressReserve(ctypes.byref(address), size, ctypes.c_size_t(0), ctypes.c_uint64(0), 0) == 0
     assert _free_bytes(library) == GIB - 100 * MIB
-    assert library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(20 * MIB), None, 0) == 0
+    assert library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(20 * MIB), _on(0), 0) == 0
     assert _free_bytes(library) == GIB - 120 * MIB
-    assert library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GIB), None, 0) == _OUT_OF_MEMORY
+    assert library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GIB), _on(0), 0) == _OUT_OF_MEMORY
     assert library.cuMemRelease(handle) == 0
     assert _free_bytes(library) == GIB - 100 * MIB
     assert library.cuMemAddressFree(address, size) == 0

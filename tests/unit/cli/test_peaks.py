@@ -23,8 +23,8 @@ def _event(action: str, address: int, size: int, *frames: dict[str, Any]) -> dic
 
 
 def _lines(tmp_path: Path, *events: dict[str, Any]) -> dict[str, int]:
-    snapshot = tmp_path / "snapshot.pickle"
-    snapshot.write_bytes(pickle.dumps({"device_traces": [list(events)]}))
+    snapshot, of_another_gpu = tmp_path / "snapshot.pickle", [_event("alloc", 9, 60), _event("free_requested", 9, 60)]
+    snapshot.write_bytes(pickle.dumps({"device_traces": [of_another_gpu if events else [], list(events)]}))
     return memory_lines.at_peak(snapshot, tmp_path)
 
 

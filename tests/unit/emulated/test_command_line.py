@@ -57,13 +57,15 @@ def test_a_rank_is_told_its_place_on_its_node() -> None:
 
 
 def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator() -> None:
+    of_gpu = {"5": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30}}
     result = {
         "gpu": {"name": "h100-80gb", "product": "NVIDIA H100 80GB HBM3", "usableBytes": 80 << 30},
-        "ranks": 8, "rank": 5, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 5.0,
+        "ranks": 8, "rank": 5, "gpus": 8, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 5.0,
         "outsideBytes": {"context": 500 << 20, "nccl": 1 << 30},
         "torch": {"version": "2.13.0", "cuda": "13.0", "cudnn": "9.20.0", "nccl": "2.29.7"},
         "measured": {
             "peakBytes": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30},
+            "gpuBytes": of_gpu,
             "hostPeakBytes": 1 << 30, "pinnedPeakBytes": 0, "allocatorRetries": 0, "outOfMemoryErrors": 0,
             "values": [], "compilations": 0, "stubs": [],
             "matrixProducts": {"calls": 225, "flops": 773_094_113_280},
@@ -76,6 +78,11 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
     parts = r"context 500 MiB \(give or take 40%\), nccl 1\.00 GiB \(give or take 60%\)"
     assert re.search(rf"outside +1\.49 GiB  not emulated, an estimate: {parts}\n", shown)
     assert "Asked of the GPU: 0.773 TFLOP of matrix products, all-reduce 6.00 GiB\n" in shown
+    assert "GPU  allocated" not in shown
+    of_gpu["6"] = {"allocated": 5 << 20, "active": 6 << 20, "reserved": 8 << 20}
+    shown = "\n".join(_page(Screen(100, colours=False, unicode=True), {**result, "ranks": 1}))
+    assert "emulated, 8 GPUs\n" in shown
+    assert re.search(r"  GPU +allocated +active +reserved\n  5 +10.00 GiB .*\n  6 +5 MiB +6 MiB +8 MiB\n", shown)
 
 
 def test_a_launcher_that_would_look_at_the_machine_has_to_be_told() -> None:

@@ -29,6 +29,7 @@ from memtune_operator.local.checkpoints import checkpoint_path
 from memtune_operator.pods import variables
 from memtune_runner.command.command import parse
 from memtune_runner.emulated import job as emulated_job
+from memtune_runner.emulated import phase_peaks
 from memtune_runner.emulated.errors import NoCudaTorchError
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.rank import _words
@@ -177,21 +178,21 @@ def test_a_tool_in_python_beside_the_training_is_not_asked_for_torch(monkeypatch
 
 
 class _Native:
-    """The allocator's counters, as torch's C module reads and resets them."""
+    """The allocator's counters of two GPUs, as torch's C module reads and resets them."""
 
     def __init__(self) -> None:
-        self.now = self.peak = 0
+        self.now, self.peak = [0, 0], [0, 0]
 
-    def use(self, size: int) -> None:
-        self.now, self.peak = size, max(self.peak, size)
+    def use(self, size: int, gpu: int = 0) -> None:
+        self.now[gpu], self.peak[gpu] = size, max(self.peak[gpu], size)
 
     def _cuda_memoryStats(self, device: int) -> dict[str, Any]:  # noqa: N802 - torch's own name
-        counters = {"all": {"current": self.now, "peak": self.peak}}
+        counters = {"all": {"current": self.now[device], "peak": self.peak[device]}}
         names = ("allocated_bytes", "active_bytes", "reserved_bytes")
         return {**{name: {"all": dict(counters["all"])} for name in names}, "oversize": {"current": 0}, "num_ooms": 0}
 
     def _cuda_resetPeakMemoryStats(self, device: int) -> None:  # noqa: N802 - as above
-        self.peak = self.now
+        self.peak[device] = self.now[device]
 
 
 class _Torch:
@@ -204,9 +205,12 @@ class _Torch:
 
 
 @pytest.fixture
-def torch() -> Any:
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = _Torch()
+    peaks = found._C.peak
+    monkeypatch.setattr(phase_peaks, "used_gpus", lambda: {gpu: each for gpu, each in enumerate(peaks) if each})
     phases.reset()
-    yield _Torch()
+    yield found
     phases.reset()
 
 
@@ -234,6 +238,26 @@ def test_each_phase_has_peaks_of_its_own_and_the_script_sees_its_own(torch: Any)
     assert shown() == 40
     assert peaks.since_last_call()["reserved"] == 50, "what the script resets is not lost"
     assert peaks.since_last_call()["reserved"] == 35
+
+
+def test_each_gpu_has_peaks_and_a_phase_has_those_of_the_fullest(torch: Any) -> None:
+    peaks, native = PhasePeaks(torch), torch._C
+    native.use(10)
+    phases.enter(Phase.FORWARD)
+    native.use(50, gpu=1)
+    native.use(30)
+    phases.enter(Phase.BACKWARD)
+    native.use(20, gpu=1)
+    assert peaks.fullest() == 1
+    assert {gpu: found["reserved"] for gpu, found in peaks.by_gpu().items()} == {0: 30, 1: 50}
+    assert {phase: found["active"] for phase, found in peaks.by_phase().items()} == {
+        "init": 10,
+        "forward": 50,
+        "backward": 50,
+    }
+    native._cuda_resetPeakMemoryStats(1)
+    assert native._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 30, "the script has reset the other one"
+    assert native._cuda_memoryStats(1)["allocated_bytes"]["all"]["peak"] == 20
 
 
 def test_the_log_says_what_an_emulated_run_is_worth() -> None:

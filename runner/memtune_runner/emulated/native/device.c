@@ -27,7 +27,7 @@ __attribute__((constructor)) static void configure(void) {
     gpu.shared_per_block_optin = number(text, "shared_per_block_optin"), gpu.l2 = number(text, "l2");
     gpu.cudnn = number(text, "cudnn"), gpu.nccl = number(text, "nccl");
     gpu.cublas = number(text, "cublas"), gpu.cuda = number(text, "cuda");
-    if (number(text, "gpus")) gpu.gpus = number(text, "gpus");
+    if (number(text, "gpus")) gpu.gpus = number(text, "gpus") < MOST_GPUS ? number(text, "gpus") : MOST_GPUS;
     /* These are the same on every GPU that torch still knows. */
     gpu.warp = 32, gpu.registers_per_sm = 65536, gpu.shared_per_block = 49152;
 }
@@ -78,10 +78,10 @@ struct device_properties {
     size_t shared_reserved;
 };
 
-static int is_number(int device) { return device >= 0 && device < gpu.gpus; }
+int is_gpu(int device) { return device >= 0 && device < gpu.gpus; }
 
 int cudaGetDeviceProperties(struct device_properties *properties, int device) {
-    if (!is_number(device)) return fail(INVALID_DEVICE);
+    if (!is_gpu(device)) return fail(INVALID_DEVICE);
     memset(properties, 0, sizeof *properties);
     memcpy(properties->name, gpu.name, sizeof gpu.name);
     memcpy(properties->uuid, "memtune-emulated", sizeof properties->uuid);
@@ -133,8 +133,12 @@ int cuDeviceGetAttribute(int *value, int which, int device) { return (void)devic
 int current_device(void) { return current; }
 int cudaGetDeviceCount(int *devices) { return *devices = gpu.gpus, SUCCESS; }
 int cudaGetDevice(int *device) { return *device = current, SUCCESS; }
-int cudaSetDevice(int device) { return is_number(device) ? (current = device, SUCCESS) : fail(INVALID_DEVICE); }
-int cudaDeviceCanAccessPeer(int *can, int device, int peer) { return (void)device, (void)peer, *can = 0, SUCCESS; }
+int cudaSetDevice(int device) { return is_gpu(device) ? (current = device, SUCCESS) : fail(INVALID_DEVICE); }
+/* Over NVLink or PCIe; the driver has no such access between GeForce cards. */
+int cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    return *can = device != peer && !strstr(gpu.name, "GeForce"), SUCCESS;
+}
+int cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return (void)peer, (void)flags, SUCCESS; }
 int cudaDeviceGetPCIBusId(char *text, int size, int device) {
     return snprintf(text, size, "0000:%02x:00.0", 1 + device), SUCCESS;
 }

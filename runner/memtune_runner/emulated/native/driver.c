@@ -11,7 +11,7 @@
 int cuInit(unsigned flags) { return (void)flags, SUCCESS; }
 int cuDriverGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
 int cuDeviceGetCount(int *devices) { return *devices = gpu.gpus, SUCCESS; }
-int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, ordinal < 0 || ordinal >= gpu.gpus ? INVALID_DEVICE : SUCCESS; }
+int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, is_gpu(ordinal) ? SUCCESS : INVALID_DEVICE; }
 int cuCtxGetCurrent(void **context) { return *context = (void *)0x10, SUCCESS; }
 int cuCtxSetCurrent(void *context) { return (void)context, SUCCESS; }
 int cuCtxGetDevice(int *device) { return *device = current_device(), SUCCESS; }
@@ -27,7 +27,14 @@ int cuPointerGetAttribute(void *value, int which, uint64_t address) {
     return SUCCESS;
 }
 
-/* A physical piece is its size: addresses are mapped already when they are reserved. */
+/* A physical piece is its size and its GPU: addresses are mapped already when they are reserved. */
+struct piece {
+    size_t size;
+    int device;
+};
+struct piece_properties {
+    int type, handle_types, location_type, device;
+};
 int cuMemGetAllocationGranularity(size_t *granularity, const void *properties, int option) {
     return (void)properties, (void)option, *granularity = GRANULARITY, SUCCESS;
 }
@@ -37,17 +44,17 @@ int cuMemAddressReserve(uint64_t *address, size_t size, size_t alignment, uint64
     return *address ? SUCCESS : OUT_OF_MEMORY;
 }
 int cuMemAddressFree(uint64_t address, size_t size) { return (void)size, address_free((void *)address); }
-int cuMemCreate(uint64_t *handle, size_t size, const void *properties, uint64_t flags) {
-    (void)properties, (void)flags;
-    size_t *piece = malloc(sizeof *piece);
-    if (!piece || device_reserve(size)) return free(piece), OUT_OF_MEMORY;
-    *piece = size;
+int cuMemCreate(uint64_t *handle, size_t size, const struct piece_properties *properties, uint64_t flags) {
+    (void)flags;
+    struct piece *piece = malloc(sizeof *piece);
+    if (!piece || device_reserve(properties->device, size)) return free(piece), OUT_OF_MEMORY;
+    *piece = (struct piece){size, properties->device};
     *handle = (uint64_t)piece;
     return SUCCESS;
 }
 int cuMemRelease(uint64_t handle) {
-    size_t *piece = (size_t *)handle;
-    device_release(*piece);
+    struct piece *piece = (struct piece *)handle;
+    device_release(piece->device, piece->size);
     free(piece);
     return SUCCESS;
 }

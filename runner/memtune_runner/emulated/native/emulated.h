@@ -16,30 +16,34 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, 
  * the host's memory. */
 #define REAL_BYTES ((size_t)1 << 20)
 
+/* As many as torch knows. */
+#define MOST_GPUS 128
+
 struct gpu {
     char name[128];
     size_t total, outside;
     int major, minor, sms, warp, threads_per_sm, blocks_per_sm, registers_per_sm, l2;
     int shared_per_block, shared_per_block_optin, shared_per_sm, shared_reserved;
     int cudnn, nccl, cublas, cuda;
-    int gpus; /* of the node: all are this one, under several numbers */
+    int gpus; /* of the node, all alike */
 };
 
 extern struct gpu gpu;
 
 /* device.c */
 int current_device(void);
+int is_gpu(int device);
 
 /* memory.c */
 int fail(int code);
-int device_reserve(size_t size);
-void device_release(size_t size);
+int device_reserve(int device, size_t size);
+void device_release(int device, size_t size);
 void *address_reserve(size_t size, size_t alignment);
 int address_free(void *address);
 int is_device(const void *address);
 int device_of(const void *address);
-size_t device_free_bytes(void);
-size_t device_used_bytes(void);
+size_t device_free_bytes(int device);
+size_t device_used_bytes(int device);
 
 /* A handle that nobody looks into: each is another number, and none is null. */
 void *new_handle(void);

@@ -95,6 +95,12 @@ static int join(void **communicator, int rank, int ranks) {
 int ncclGetVersion(int *version) { return *version = gpu.nccl, SUCCESS; }
 int ncclGetUniqueId(struct unique_id *id) { return memset(id, 1, sizeof *id), SUCCESS; }
 int ncclCommInitRank(void **made, int ranks, struct unique_id id, int rank) { return (void)id, join(made, rank, ranks); }
+/* Of one process on several GPUs. */
+int ncclCommInitAll(void **made, int ranks, const int *devices) {
+    (void)devices;
+    for (int rank = 0; rank < ranks; rank++) join(made + rank, rank, ranks);
+    return SUCCESS;
+}
 int ncclCommInitRankConfig(void **made, int ranks, struct unique_id id, int rank, void *config) {
     return (void)id, (void)config, join(made, rank, ranks);
 }
@@ -137,8 +143,12 @@ static int spread(const void *from, void *to, size_t elements, int type, struct 
 int ncclAllReduce(const void *from, void *to, size_t elements, int type) {
     return communicate(ALL_REDUCE, elements * element(type)), pass_on(from, to, elements, type);
 }
-int ncclReduce(const void *from, void *to, size_t elements, int type) {
-    return communicate(REDUCE, elements * element(type)), pass_on(from, to, elements, type);
+/* Only the root gets the result; the others may have no place for it. */
+int ncclReduce(const void *from, void *to, size_t elements, int type, int operation, int root,
+               struct communicator *communicator) {
+    (void)operation;
+    communicate(REDUCE, elements * element(type));
+    return communicator->rank == root ? pass_on(from, to, elements, type) : SUCCESS;
 }
 int ncclBroadcast(const void *from, void *to, size_t elements, int type) {
     return communicate(BROADCAST, elements * element(type)), pass_on(from, to, elements, type);

@@ -1,4 +1,4 @@
-/* Device memory: address space that is counted against the GPU's size, and pinned host memory, which is real. */
+/* Device memory: address space that is counted against the size of its GPU, and pinned host memory, which is real. */
 #define _GNU_SOURCE
 #include "emulated.h"
 
@@ -14,7 +14,7 @@ struct range {
     char *start;
     size_t size;
     int pinned; /* or MANAGED */
-    int device; /* the number under which it was asked for */
+    int device;
 };
 
 enum { MANAGED = 2 };
@@ -22,7 +22,10 @@ enum { MANAGED = 2 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
 static size_t count, capacity;
-static size_t used, used_peak, pinned, pinned_peak;
+static struct {
+    size_t used, peak;
+} accounts[MOST_GPUS];
+static size_t pinned, pinned_peak;
 static __thread int last_error;
 
 static size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
@@ -75,25 +78,26 @@ int cudaGetLastError(void) {
 
 int cudaPeekAtLastError(void) { return last_error; }
 
-size_t device_used_bytes(void) { return used; }
+size_t device_used_bytes(int device) { return accounts[device].used; }
 
-size_t device_free_bytes(void) {
-    size_t taken = used + gpu.outside;
+size_t device_free_bytes(int device) {
+    size_t taken = accounts[device].used + gpu.outside;
     return taken < gpu.total ? gpu.total - taken : 0;
 }
 
-/* Takes memory of the GPU; it has to be given back with the same size. */
-int device_reserve(size_t size) {
+/* Takes memory of a GPU; it has to be given back with the same size. */
+int device_reserve(int device, size_t size) {
+    if (!is_gpu(device)) return INVALID_DEVICE;
     pthread_mutex_lock(&lock);
-    int fits = size <= device_free_bytes();
-    if (fits && (used += size) > used_peak) used_peak = used;
+    int fits = size <= device_free_bytes(device);
+    if (fits && (accounts[device].used += size) > accounts[device].peak) accounts[device].peak = accounts[device].used;
     pthread_mutex_unlock(&lock);
     return fits ? SUCCESS : OUT_OF_MEMORY;
 }
 
-void device_release(size_t size) {
+void device_release(int device, size_t size) {
     pthread_mutex_lock(&lock);
-    used -= size;
+    accounts[device].used -= size;
     pthread_mutex_unlock(&lock);
 }
 
@@ -115,12 +119,12 @@ void *address_reserve(size_t size, size_t alignment) {
     return NULL;
 }
 
-static int remove_range(void *address, size_t *size, int is_pinned) {
+static int remove_range(void *address, struct range *removed, int is_pinned) {
     pthread_mutex_lock(&lock);
     struct range *range = find(address);
     int found = range && range->start == (char *)address && range->pinned == is_pinned;
     if (found) {
-        *size = range->size;
+        *removed = *range;
         take_out(range);
     }
     pthread_mutex_unlock(&lock);
@@ -128,9 +132,9 @@ static int remove_range(void *address, size_t *size, int is_pinned) {
 }
 
 int address_free(void *address) {
-    size_t size;
-    int code = remove_range(address, &size, 0);
-    if (code == SUCCESS) munmap(address, size);
+    struct range removed;
+    int code = remove_range(address, &removed, 0);
+    if (code == SUCCESS) munmap(address, removed.size);
     return code;
 }
 
@@ -146,19 +150,19 @@ int cudaMalloc(void **address, size_t size) {
     *address = NULL;
     if (!size) return SUCCESS;
     size = round_up(size, PAGE);
-    if (device_reserve(size)) return fail(OUT_OF_MEMORY);
+    if (device_reserve(current_device(), size)) return fail(OUT_OF_MEMORY);
     if ((*address = address_reserve(size, PAGE))) return SUCCESS;
-    device_release(size);
+    device_release(current_device(), size);
     return fail(OUT_OF_MEMORY);
 }
 
 int cudaFree(void *address) {
-    size_t size;
+    struct range removed;
     if (!address) return SUCCESS;
-    int is_of_device = remove_range(address, &size, 0) == SUCCESS;
-    if (!is_of_device && remove_range(address, &size, MANAGED)) return fail(INVALID_VALUE);
-    munmap(address, size);
-    if (is_of_device) device_release(size);
+    int is_of_device = remove_range(address, &removed, 0) == SUCCESS;
+    if (!is_of_device && remove_range(address, &removed, MANAGED)) return fail(INVALID_VALUE);
+    munmap(address, removed.size);
+    if (is_of_device) device_release(removed.device, removed.size);
     return SUCCESS;
 }
 
@@ -193,7 +197,7 @@ int ncclMemAlloc(void **address, size_t size) { return cudaMalloc(address, size)
 int ncclMemFree(void *address) { return cudaFree(address); }
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total) {
-    *free_bytes = device_free_bytes(), *total = gpu.total;
+    *free_bytes = device_free_bytes(current_device()), *total = gpu.total;
     return SUCCESS;
 }
 
@@ -206,11 +210,11 @@ static int pin(void *start, size_t size) {
 }
 
 static int unpin(void *start) {
-    size_t size;
-    int code = remove_range(start, &size, 1);
+    struct range removed;
+    int code = remove_range(start, &removed, 1);
     if (code) return code;
     pthread_mutex_lock(&lock);
-    pinned -= size;
+    pinned -= removed.size;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
@@ -249,7 +253,7 @@ struct pointer_attributes {
     void *device_pointer, *host_pointer;
 };
 
-/* The number of the GPU that an address was asked for under; -1 if it lies nowhere. */
+/* The GPU that was current when an address was asked for; -1 if it lies nowhere. */
 int device_of(const void *address) {
     pthread_mutex_lock(&lock);
     struct range *range = find(address);
@@ -332,5 +336,5 @@ void emulated_resize(size_t total) {
 }
 
 /* What the report asks for. */
-size_t emulated_used_peak(void) { return used_peak; }
+size_t emulated_used_peak(int device) { return accounts[device].peak; }
 size_t emulated_pinned_peak(void) { return pinned_peak; }

@@ -10,9 +10,8 @@ enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, UUID_END 
 
 /* The driver that came with CUDA 13.0; drivers also run what was built for earlier releases. */
 static const char driver[] = "580.65.06";
-/* The handle of the GPU under each of its numbers. */
 static void *handle_of(unsigned index) { return (void *)((uintptr_t)0x10 + index); }
-static unsigned index_of(void *device) { return (unsigned)((uintptr_t)device - 0x10); }
+static int index_of(void *device) { return (int)((uintptr_t)device - 0x10); }
 
 static int written(char *text, unsigned length, const char *what) {
     return snprintf(text, length, "%s", what) < (int)length ? SUCCESS : INSUFFICIENT_SIZE;
@@ -70,8 +69,7 @@ struct memory_v2 {
     unsigned long long total, reserved, free, used;
 };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
-    (void)device;
-    *memory = (struct memory){.total = gpu.total, .free = device_free_bytes()};
+    *memory = (struct memory){.total = gpu.total, .free = device_free_bytes(index_of(device))};
     memory->used = memory->total - memory->free;
     return SUCCESS;
 }
@@ -82,7 +80,8 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
     return SUCCESS;
 }
 
-/* Of these, an emulated GPU has none. */
+/* Of these, an emulated GPU has none. torch has written that there is no fabric before it asks. */
+int nvmlDeviceGetGpuFabricInfoV(void *device, void *info) { return (void)device, (void)info, SUCCESS; }
 int nvmlDeviceGetUtilizationRates(void *device, void *rates) { return (void)device, (void)rates, NOT_SUPPORTED; }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *power) { return (void)device, (void)power, NOT_SUPPORTED; }
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *temperature) {
@@ -96,9 +95,8 @@ struct running_process {
     unsigned instance, slice;
 };
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct running_process *processes) {
-    (void)device;
     if (*count < 1) return *count = 1, INSUFFICIENT_SIZE;
     *count = 1;
-    *processes = (struct running_process){.pid = getpid(), .used = device_used_bytes() + gpu.outside};
+    *processes = (struct running_process){.pid = getpid(), .used = device_used_bytes(index_of(device)) + gpu.outside};
     return SUCCESS;
 }
