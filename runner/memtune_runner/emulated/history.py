@@ -115,14 +115,17 @@ def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dic
     begins, ends = found
     begin_us, end_us = changes[begins - 1].until_us if begins else 0, changes[ends].until_us
     points, times, now = [], [], [0] * len(KINDS)
+    before = tuple(now)
     for event, (_, block, gain) in zip(events, _replayed(events, changes), strict=True):
         if block is not None:
             now[block.kind] += gain
-            if begin_us < event["time_us"] <= end_us:
+            if event["time_us"] <= begin_us:
+                before = tuple(now)
+            elif event["time_us"] <= end_us:
                 points.append(tuple(now))
                 times.append(event["time_us"])
-    if not points:
-        return None
+    if not points:  # a GPU with weights that only rest, beside another that trains
+        points, times = [before], [begin_us]
     places = _thinned(points)
     starts = [changes[place - 1].until_us if place else 0 for place in range(begins, ends + 1)]
     marks = [

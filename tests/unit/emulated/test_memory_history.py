@@ -68,6 +68,12 @@ def test_the_step_is_the_last_whole_one_and_a_save_is_no_part_of_it() -> None:
     ]
 
 
+def test_a_gpu_on_which_nothing_comes_or_goes_is_level_in_a_step() -> None:
+    found = told([alloc(5, 1, 100, TORCH, USER)], CHANGES)["step"]
+    assert [sum(point) for point in found["points"]] == [100]
+    assert {mark["point"] for mark in found["marks"]} == {0}
+
+
 def test_a_long_step_is_thinned_to_its_highest_points() -> None:
     many = [each for n in range(4000) for each in (alloc(15, 9, n, USER), free(15, 9, n))]
     points = told([*many, *step(10)], CHANGES[:4])["step"]["points"]
