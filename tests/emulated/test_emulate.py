@@ -194,6 +194,12 @@ def test_ranks_that_a_script_starts_by_itself_and_nobody_was_told_of_are_told() 
     assert "give --ranks 2, and one stands for all" in result["printed"]
 
 
+def test_ranks_that_are_processes_of_their_own_exchange_objects() -> None:
+    code, result = emulate(_SCRIPTS / "exchange.py", "--gpus", "2", "--time-limit", "120")
+    assert code == 0, result["printed"][-2000:]
+    assert {"rank 0 was told all", "rank 1 was told all"} <= set(result["printed"].splitlines())
+
+
 def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

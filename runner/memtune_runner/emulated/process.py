@@ -50,6 +50,8 @@ class Emulation:
 
         if "RANK" in os.environ:
             rendezvous.install(self._ranks)
+        else:
+            rendezvous.exchange_objects()
         spawned.install(self._ranks)
         watch = ImportWatch()
         watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_other_stages)
@@ -153,6 +155,9 @@ def follow_values(torch: Any) -> None:
     It meets other ranks as it says: only the first process stands for all of them.
     """
     if torch.version.cuda:
+        from memtune_runner.emulated import rendezvous
+
+        rendezvous.exchange_objects()
         emulation = Emulation(1)
         emulation.follow(torch)
         atexit.register(emulation.active.close)  # while torch is still there

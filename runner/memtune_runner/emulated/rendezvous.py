@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 _RANK = re.compile(r"\d+")
@@ -45,6 +46,35 @@ def _replace_gloo() -> None:
         return {device: "fake" if backend == "gloo" else backend for device, backend in backends.items()}
 
     config.get_device_backend_map = without_gloo
+
+
+def exchange_objects() -> None:
+    """Let processes that are ranks of their own exchange objects over gloo: what NCCL would send does not arrive."""
+    distributed: Any = import_module("torch.distributed")
+    if not distributed.is_available():
+        return
+    module: Any = import_module("torch.distributed.distributed_c10d")
+    plain = module.BackendConfig.get_device_backend_map
+    # torch takes the CPU for objects and barriers where a group has a backend for it.
+    module.BackendConfig.get_device_backend_map = lambda config: {"cpu": "gloo", **plain(config)}
+    for name in ("broadcast_object_list", "send_object_list", "recv_object_list"):
+        replacement = _on_cpu(getattr(module, name))
+        setattr(module, name, replacement)
+        setattr(distributed, name, replacement)
+
+
+def _on_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of objects that takes no other device, whichever the script names."""
+
+    device, place = import_module("torch").device("cpu"), list(signature(plain).parameters).index("device")
+
+    @functools.wraps(plain)
+    def exchange(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            return plain(*args[:place], device, *args[place + 1 :], **kwargs)
+        return plain(*args, **{**kwargs, "device": device})
+
+    return exchange
 
 
 def _never_split(distributed: Any) -> None:
