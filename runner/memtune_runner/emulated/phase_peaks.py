@@ -63,8 +63,9 @@ class PhasePeaks:
     def _left(self, phase: Phase) -> None:
         if not self._cuda.is_initialized():
             return
+        peaks = self._by_phase[phase]
         for gpu in used_gpus():
-            self._left_on(gpu, self._by_phase[phase])
+            self._left_on(gpu, peaks)
 
     def _left_on(self, gpu: int, of_phase: dict[str, int]) -> None:
         statistics, since_reset = self._read(gpu), self._since_reset[gpu]

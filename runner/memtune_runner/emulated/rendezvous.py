@@ -65,7 +65,6 @@ def exchange_objects() -> None:
 
 def _on_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of objects that takes no other device, whichever the script names."""
-
     device, place = import_module("torch").device("cpu"), list(signature(plain).parameters).index("device")
 
     @functools.wraps(plain)

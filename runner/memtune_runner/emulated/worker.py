@@ -120,7 +120,8 @@ class Session:
             "peakBytes": {name: max((each[name] for each in peaks), default=0) for name in (*_PEAKS, "driver")},
             "gpuBytes": dict(sorted(self._peaks.items())),
             "endBytes": {
-                name: max(each.get(f"{key}.all.current", 0) for each in statistics) for name, key in _PEAKS.items()
+                name: max((each.get(f"{key}.all.current", 0) for each in statistics), default=0)
+                for name, key in _PEAKS.items()
             },
             "allocatorRetries": sum(each.get("num_alloc_retries", 0) for each in statistics),
             "outOfMemoryErrors": sum(each.get("num_ooms", 0) for each in statistics),
