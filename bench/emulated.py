@@ -20,6 +20,7 @@ from memtune.units import GIB
 _BENCH = Path(__file__).parent
 _PYTHON = _BENCH.parent / ".venv-emulated" / "bin" / "python"
 _LLAMA = "Llama 3.1 8B, FSDP2, 2 x 8,192 tokens"
+_COMPILED = f"{_LLAMA}, compiled"
 _TITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 
 
@@ -38,6 +39,8 @@ class Row(NamedTuple):
 ROWS = (
     Row(_LLAMA, _TITAN, 82.4, "h100-96gb", 8, "emulated_llama.py", ("2", "8192")),
     Row(_LLAMA, _TITAN, 67.0, "h100-96gb", 128, "emulated_llama.py", ("2", "8192")),
+    Row(_COMPILED, _TITAN, 77.0, "h100-96gb", 8, "emulated_llama.py", ("2", "8192", "compiled")),
+    Row(_COMPILED, _TITAN, 62.0, "h100-96gb", 128, "emulated_llama.py", ("2", "8192", "compiled")),
 )
 # The source does not state the allocator's settings, so both are shown.
 EXPANDABLE = ("False", "True")

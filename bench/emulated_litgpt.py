@@ -28,15 +28,6 @@ def fabric_for(quantized: Any) -> lightning.Fabric:
     return lightning.Fabric(devices=1, plugins=BitsandbytesPrecision(quantized, torch.bfloat16))
 
 
-def embed_stably(model: GPT) -> None:
-    """litgpt does this after freezing the weights: the new ones get gradients that no optimizer clears."""
-    from bitsandbytes.nn import StableEmbedding
-
-    old = model.transformer.wte
-    model.transformer.wte = StableEmbedding(old.num_embeddings, old.embedding_dim)
-    model.transformer.wte = model.transformer.wte.to(device=old.weight.device, dtype=old.weight.dtype)
-
-
 def main() -> None:
     """Two steps."""
     parser = argparse.ArgumentParser()
@@ -47,7 +38,6 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--targets", nargs="+", choices=_TARGETS, default=["query", "value"])
     parser.add_argument("--quantized", default="")
-    parser.add_argument("--stable-embedding", action="store_true")
     options = parser.parse_args()
     targets = {f"lora_{name}": name in options.targets for name in _TARGETS}
     config = Config.from_name(options.model, lora_r=options.rank, lora_alpha=16, lora_dropout=0.05, **targets)
@@ -61,8 +51,6 @@ def main() -> None:
         plain = instantiate_bnb_optimizer(
             {"class_path": "torch.optim.AdamW", "init_args": arguments}, model.parameters()
         )
-        if options.stable_embedding:
-            embed_stably(model)
     else:
         plain = instantiate_torch_optimizer("AdamW", model.parameters())
     optimizer: Any = fabric.setup_optimizers(plain)

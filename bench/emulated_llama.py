@@ -1,6 +1,7 @@
 """One rank of Llama 3.1 8B under FSDP2, as torchtitan trains it: fp32 shards, bf16 compute, every second product saved.
 
-Run by `memtune emulate`, with the CUDA build of torch. The arguments: rows of a micro-batch, and tokens of a row.
+Run by `memtune emulate`, with the CUDA build of torch. The arguments: rows of a micro-batch, tokens of a row, and
+`compiled` if each block is.
 """
 
 from __future__ import annotations
@@ -114,14 +115,16 @@ def selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def sharded(length: int) -> nn.Module:
+def sharded(length: int, is_compiled: bool) -> nn.Module:
     """The model on this rank; the last block is not resharded after its forward, as its weights are needed at once."""
     mesh = init_device_mesh("cuda", (distributed.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     with torch.device("meta"):
         model = Llama(length)
     for place, layer in enumerate(model.layers):
-        block = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+        block: Any = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+        if is_compiled:
+            block = torch.compile(block, fullgraph=True)
         is_last = place == LAYERS - 1
         fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=not is_last)
         model.layers[place] = block
@@ -129,10 +132,10 @@ def sharded(length: int) -> nn.Module:
     return model.to_empty(device="cuda")
 
 
-def main(rows: int, length: int) -> None:
+def main(rows: int, length: int, *options: str) -> None:
     """A few steps; the second is the first with the optimizer's states."""
     distributed.init_process_group("nccl")
-    model = sharded(length)
+    model = sharded(length, "compiled" in options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     for _ in range(STEPS):
         tokens, labels = (torch.zeros(rows, length, dtype=torch.long, device="cuda") for _ in range(2))
@@ -147,4 +150,4 @@ def main(rows: int, length: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -69,9 +69,9 @@ _LITGPT = Source(
         "litgpt-11": _rows("Llama-3.1-8B", 1, 32),
         "litgpt-12": (*_rows("Llama-3.1-8B", 2, 32), *_NF4),
         "litgpt-13": _rows("Llama-3.2-1B", 1, 32),
-        "litgpt-14": (*_rows("Llama-3.2-1B", 2, 32), *_NF4, "--stable-embedding"),
+        "litgpt-14": (*_rows("Llama-3.2-1B", 2, 32), *_NF4),
         "litgpt-15": _rows("Llama-3.2-3B", 1, 32),
-        "litgpt-16": (*_rows("Llama-3.2-3B", 2, 32), *_NF4, "--stable-embedding"),
+        "litgpt-16": (*_rows("Llama-3.2-3B", 2, 32), *_NF4),
         "litgpt-17": _rows("Mistral-7B-v0.1", 2, 32),
         "litgpt-18": (*_rows("Mistral-7B-v0.1", 2, 32), *_NF4),
         "litgpt-19": (*_rows("phi-2", 4, 8), *_ALL_LAYERS),
@@ -283,7 +283,7 @@ _FORMER_ADAMW = ("--optimizer", "adamw_hf")
 def _classifier(*options: str) -> tuple[str, ...]:
     return (
         _BERT, "--task", "SequenceClassification", "--rows", "1", "--length", "512", "--accumulation", "4",
-        "--weights", "fp32", "--attention", "eager", *options,
+        "--weights", "fp32", "--attention", "eager", "--former-softmax", *options,
     )  # fmt: skip
 
 

@@ -24,6 +24,29 @@ _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 _ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
+class FormerSoftmax(torch.autograd.Function):
+    """Softmax up to torch 1.10, which kept its input for the backward pass beside its output."""
+
+    @staticmethod
+    def forward(context: Any, scores: torch.Tensor, dim: int) -> torch.Tensor:
+        """The result of torch's own."""
+        result = torch.softmax(scores, dim)
+        context.save_for_backward(scores, result)
+        context.dim = dim
+        return result
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """As torch's own, which needs the result alone."""
+        scores, result = context.saved_tensors
+        return torch.ops.aten._softmax_backward_data(gradient, result, context.dim, scores.dtype), None
+
+
+def former_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
+    """It, as attention calls it."""
+    return FormerSoftmax.apply(scores, dim)  # type: ignore[no-any-return,no-untyped-call]
+
+
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """A number of equal rows."""
 
@@ -110,7 +133,10 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+")
     parser.add_argument("--fp32-adapter", action="store_true")
     parser.add_argument("--quantized", action="store_true")
+    parser.add_argument("--former-softmax", action="store_true")
     options = parser.parse_args()
+    if options.former_softmax:
+        torch.nn.functional.softmax = former_softmax  # type: ignore[assignment]
     model = built(options)
     settings: dict[str, Any] = {options.autocast: True} if options.autocast else {}
     if options.fsdp:
