@@ -113,6 +113,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     stage, shards = cells.whole("zero_stage", 0), cells.whole("shard_world", 1)
     optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
+    is_older = backend == "deepspeed" and "deepspeed of 2026" not in notes
     return Recipe(
         backend=backend,
         micro_batch=cells.whole("micro_batch", 1),
@@ -155,9 +156,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         counts_layers="transformers' model" in notes,
         casts_frozen="frozen weights in 16 bits" in notes,
         builds_whole="built whole" in notes,
-        # The published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
-        keeps_gathered=backend == "deepspeed" and stage >= 3 and "built whole" in notes,
-        older_deepspeed=backend == "deepspeed",
+        # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
+        keeps_gathered=is_older and stage >= 3 and "built whole" in notes,
+        older_deepspeed=is_older,
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
         step_in_backward=cells.says("step_in_backward"),
@@ -202,6 +203,9 @@ def _bucket_phases(stage: int, world: int, accumulates: bool) -> tuple[int, ...]
 
 def _bucket_elements(shape: Shape, notes: str) -> int:
     """transformers fills in "auto" with the square of the hidden size (integrations/deepspeed.py)."""
+    stated = re.search(r"buckets of (\d+) elements", notes)
+    if stated:
+        return int(stated[1])
     return shape.hidden**2 if "auto buckets" in notes else DEFAULT_BUCKET_ELEMENTS
 
 

@@ -141,7 +141,16 @@ def test_a_loss_beside_a_compiled_model_is_compiled_unless_the_notes_say_otherwi
 def test_buckets_that_transformers_fills_in_have_the_square_of_the_hidden_size() -> None:
     sharded = {"framework": "deepspeed", "zero_stage": "2", "shard_world": "8"}
     assert row(**sharded, notes="auto buckets").recipe.bucket_elements == 4096**2
+    assert row(**sharded, notes="buckets of 50000000 elements").recipe.bucket_elements == 50_000_000
     assert row(**sharded).recipe.bucket_elements == 500_000_000
+
+
+def test_deepspeed_is_older_than_2026_unless_the_notes_say_otherwise() -> None:
+    sharded = {"framework": "deepspeed", "zero_stage": "3", "shard_world": "8"}
+    older = row(**sharded, notes="built whole").recipe
+    newer = row(**sharded, notes="built whole; DeepSpeed of 2026").recipe
+    assert (older.older_deepspeed, older.keeps_gathered) == (True, True)
+    assert (newer.older_deepspeed, newer.keeps_gathered) == (False, False)
 
 
 @pytest.mark.parametrize(
