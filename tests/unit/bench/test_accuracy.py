@@ -64,6 +64,11 @@ def test_a_row_is_read_as_it_is_written() -> None:
     assert row(model="google/gemma-2b").recipe.attention is Attention.FLASH
 
 
+def test_some_families_have_norms_of_queries_and_keys() -> None:
+    qwen_2, qwen_3 = (row(model=name).shape for name in ("qwen2-7b", "Qwen/Qwen3-8B"))
+    assert (qwen_2.query_key_norm, qwen_3.query_key_norm) == (False, True)
+
+
 def test_an_adapter_of_a_fused_module_reads_it_once() -> None:
     adapter = {"lora_rank": "8", "lora_targets": "q,v,o", "lora_dropout": "0.05"}
     apart, fused = row(**adapter).shape, row(**adapter, notes="truncation cap; fused qkv").shape

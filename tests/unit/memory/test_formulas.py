@@ -290,6 +290,14 @@ def test_norms_of_queries_and_keys_keep_what_norms_keep() -> None:
     assert kept[0].attention - kept[1].attention == 6 * (2048 + 1024)
 
 
+def test_frozen_norms_of_queries_and_keys_keep_their_fp32_input_alone() -> None:
+    adapted, plan = shape_of(LLAMA_2_7B, Adapter(8, ("q_proj",))), Plan.parse("bf16-z2-none-mb1x8")
+    normed = replace(adapted, query_key_norm=True)
+    recipe = lower(Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8), plan)
+    # 4,096 queries and as many keys; their normalised copies, of 2 bytes, are read by trainable scales only.
+    assert layer_bytes(normed, recipe).total - layer_bytes(adapted, recipe).total == 4 * (4096 + 4096)
+
+
 def test_eager_attention_keeps_the_scores() -> None:
     shape, recipe = shape_of(GPT, None), _recipe("bf16-z0-none-mb1x8")
     flash = layer_bytes(shape, recipe).attention
