@@ -41,6 +41,8 @@ from memtune.plans.knobs import (
 from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS
 
 DEFAULT_SEQUENCE = 2048
+# DeepSpeed's default of stage3_max_live_parameters, however large its buckets are (runtime/zero/config.py).
+_LIVE_ELEMENTS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
         bucket_elements=_bucket_elements(shape, notes) if backend == "deepspeed" else 0,
+        live_elements=_LIVE_ELEMENTS if backend == "deepspeed" else 0,
         bucket_phases=_bucket_phases(stage, cells.whole("n_gpus", 1), _accumulates(notes))
         if backend == "deepspeed"
         else (),

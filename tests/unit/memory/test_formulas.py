@@ -168,6 +168,14 @@ def test_stage_3_keeps_as_much_gathered_as_its_buckets_allow() -> None:
     assert _bytes("bf16-z3-full-mb1x8-bk1000m", "gathered units", "loss") == pytest.approx(2 * 2e9)
 
 
+def test_stage_3_keeps_as_much_gathered_as_its_own_limit_allows() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8)
+    recipe = replace(_recipe("bf16-z3-full-mb1x8-bk50m", workload), live_elements=1_000_000_000)
+    terms = buffer_terms(shape_of(LLAMA_2_7B, None), recipe, CLEAN)
+    # A billion parameters of 2 bytes, though two of its buckets are a tenth of that.
+    assert sum(term.bytes for term in terms if term.name == "gathered units") == 2e9
+
+
 def test_offload_takes_the_states_out_of_hbm() -> None:
     assert _bytes("bf16-z2-full-mb1x8-oopt", "optimizer states", "step") == 0
     assert _bytes("bf16-z2-full-mb1x8-oopt", "master weights", "step") == 0
