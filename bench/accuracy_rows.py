@@ -41,6 +41,8 @@ from memtune.plans.knobs import (
 from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS
 
 DEFAULT_SEQUENCE = 2048
+# DeepSpeed's default of stage3_max_live_parameters, however large its buckets are (runtime/zero/config.py).
+_LIVE_ELEMENTS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     stage, shards = cells.whole("zero_stage", 0), cells.whole("shard_world", 1)
     optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
+    is_older = backend == "deepspeed" and "deepspeed of 2026" not in notes
     return Recipe(
         backend=backend,
         micro_batch=cells.whole("micro_batch", 1),
@@ -155,9 +158,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         counts_layers="transformers' model" in notes,
         casts_frozen="frozen weights in 16 bits" in notes,
         builds_whole="built whole" in notes,
-        # The published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
-        keeps_gathered=backend == "deepspeed" and stage >= 3 and "built whole" in notes,
-        older_deepspeed=backend == "deepspeed",
+        # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
+        keeps_gathered=is_older and stage >= 3 and "built whole" in notes,
+        older_deepspeed=is_older,
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
         step_in_backward=cells.says("step_in_backward"),
@@ -166,6 +169,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
         bucket_elements=_bucket_elements(shape, notes) if backend == "deepspeed" else 0,
+        live_elements=_LIVE_ELEMENTS if backend == "deepspeed" else 0,
         bucket_phases=_bucket_phases(stage, cells.whole("n_gpus", 1), _accumulates(notes))
         if backend == "deepspeed"
         else (),
@@ -202,6 +206,9 @@ def _bucket_phases(stage: int, world: int, accumulates: bool) -> tuple[int, ...]
 
 def _bucket_elements(shape: Shape, notes: str) -> int:
     """transformers fills in "auto" with the square of the hidden size (integrations/deepspeed.py)."""
+    stated = re.search(r"buckets of (\d+) elements", notes)
+    if stated:
+        return int(stated[1])
     return shape.hidden**2 if "auto buckets" in notes else DEFAULT_BUCKET_ELEMENTS
 
 

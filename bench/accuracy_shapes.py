@@ -40,6 +40,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     # The default of the family's configuration class in transformers.
     dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
     is_capped = re.search(r"^gemma-?2-", model) is not None
+    has_query_key_norm = re.search(r"^(qwen-?3|gemma-?3|olmo-?[23])", model) is not None
     classifies = "classification head" in cells["notes"]
     base = Architecture(
         name=cells["model"],
@@ -55,6 +56,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         tied_embeddings=cells["tied"] == "yes",
         hidden_dropout=dropout,
         attention_dropout=dropout,
+        query_key_norm=has_query_key_norm,
         attention_softcap=50.0 if is_capped else 0.0,
         logit_softcap=30.0 if is_capped else 0.0,
         experts=_experts(cells),

@@ -64,6 +64,11 @@ def test_a_row_is_read_as_it_is_written() -> None:
     assert row(model="google/gemma-2b").recipe.attention is Attention.FLASH
 
 
+def test_some_families_have_norms_of_queries_and_keys() -> None:
+    qwen_2, qwen_3 = (row(model=name).shape for name in ("qwen2-7b", "Qwen/Qwen3-8B"))
+    assert (qwen_2.query_key_norm, qwen_3.query_key_norm) == (False, True)
+
+
 def test_an_adapter_of_a_fused_module_reads_it_once() -> None:
     adapter = {"lora_rank": "8", "lora_targets": "q,v,o", "lora_dropout": "0.05"}
     apart, fused = row(**adapter).shape, row(**adapter, notes="truncation cap; fused qkv").shape
@@ -141,7 +146,18 @@ def test_a_loss_beside_a_compiled_model_is_compiled_unless_the_notes_say_otherwi
 def test_buckets_that_transformers_fills_in_have_the_square_of_the_hidden_size() -> None:
     sharded = {"framework": "deepspeed", "zero_stage": "2", "shard_world": "8"}
     assert row(**sharded, notes="auto buckets").recipe.bucket_elements == 4096**2
+    stated = row(**sharded, notes="buckets of 50000000 elements").recipe
+    # What stage 3 keeps gathered has a limit of its own.
+    assert (stated.bucket_elements, stated.live_elements) == (50_000_000, 1_000_000_000)
     assert row(**sharded).recipe.bucket_elements == 500_000_000
+
+
+def test_deepspeed_is_older_than_2026_unless_the_notes_say_otherwise() -> None:
+    sharded = {"framework": "deepspeed", "zero_stage": "3", "shard_world": "8"}
+    older = row(**sharded, notes="built whole").recipe
+    newer = row(**sharded, notes="built whole; DeepSpeed of 2026").recipe
+    assert (older.older_deepspeed, older.keeps_gathered) == (True, True)
+    assert (newer.older_deepspeed, newer.keeps_gathered) == (False, False)
 
 
 @pytest.mark.parametrize(

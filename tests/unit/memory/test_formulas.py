@@ -168,6 +168,14 @@ def test_stage_3_keeps_as_much_gathered_as_its_buckets_allow() -> None:
     assert _bytes("bf16-z3-full-mb1x8-bk1000m", "gathered units", "loss") == pytest.approx(2 * 2e9)
 
 
+def test_stage_3_keeps_as_much_gathered_as_its_own_limit_allows() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8)
+    recipe = replace(_recipe("bf16-z3-full-mb1x8-bk50m", workload), live_elements=1_000_000_000)
+    terms = buffer_terms(shape_of(LLAMA_2_7B, None), recipe, CLEAN)
+    # A billion parameters of 2 bytes, though two of its buckets are a tenth of that.
+    assert sum(term.bytes for term in terms if term.name == "gathered units") == 2e9
+
+
 def test_offload_takes_the_states_out_of_hbm() -> None:
     assert _bytes("bf16-z2-full-mb1x8-oopt", "optimizer states", "step") == 0
     assert _bytes("bf16-z2-full-mb1x8-oopt", "master weights", "step") == 0
@@ -288,6 +296,14 @@ def test_norms_of_queries_and_keys_keep_what_norms_keep() -> None:
     kept = [layer_bytes(replace(normed, query_key_norm=each), _recipe("bf16-z0-none-mb1x8")) for each in (True, False)]
     # Of 16 and 8 heads of 128, 4 bytes for the input and 2 for what the scale multiplies.
     assert kept[0].attention - kept[1].attention == 6 * (2048 + 1024)
+
+
+def test_frozen_norms_of_queries_and_keys_keep_their_fp32_input_alone() -> None:
+    adapted, plan = shape_of(LLAMA_2_7B, Adapter(8, ("q_proj",))), Plan.parse("bf16-z2-none-mb1x8")
+    normed = replace(adapted, query_key_norm=True)
+    recipe = lower(Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8), plan)
+    # 4,096 queries and as many keys; their normalised copies, of 2 bytes, are read by trainable scales only.
+    assert layer_bytes(normed, recipe).total - layer_bytes(adapted, recipe).total == 4 * (4096 + 4096)
 
 
 def test_eager_attention_keeps_the_scores() -> None:

@@ -98,8 +98,10 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
     wide, query = recipe.compute_bytes, shape.query
     kept: float = wide * (2 * query + 2 * _keys(shape, recipe)) + 4 * shape.heads
     if shape.query_key_norm:
-        # A fused norm keeps its input; an eager RMSNorm keeps it in fp32 and, for its scale, the normalised result.
-        each = wide if recipe.compiled or not shape.rms_norm else 4 + wide
+        # A fused norm keeps its input; an eager RMSNorm keeps it in fp32 and, for a scale that learns, the normalised
+        # result.
+        scaled = 0 if shape.has_adapter else wide
+        each = wide if recipe.compiled or not shape.rms_norm else 4 + scaled
         kept += each * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel

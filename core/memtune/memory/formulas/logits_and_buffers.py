@@ -72,7 +72,8 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         # in any case (partitioned_param_coordinator.py); an embedding is released before the head is gathered.
         # memtune.plans.deepspeed_config moves the limit with the bucket.
         largest = min(shape.root, shape.vocab * shape.hidden) if shape.vocab else shape.root
-        live = float(min(max(recipe.bucket_elements * MAX_LIVE_BUCKETS, largest, shape.layer), shape.total))
+        limit = recipe.live_elements or recipe.bucket_elements * MAX_LIVE_BUCKETS
+        live = float(min(max(limit, largest, shape.layer), shape.total))
         size = live * recipe.compute_bytes / recipe.tensor_parallel
         template = "{:,.0f} live and prefetched parameters x {} B"
         terms = [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]

@@ -45,17 +45,18 @@ class Recipe:
     additional ones outside the blocks; its step makes `foreach_bytes` for each parameter, or `alone_bytes` for each
     element of the current weight. `reduce_bytes` is an element of FSDP's gradients during the reduction.
     `keeps_gathered` units stay unsharded from their forward to their backward pass, unless DeepSpeed's are
-    checkpointed. An `older_deepspeed` is one before 2026, whose stages 1 and 2 flatten weights in host memory and copy
-    offloaded master weights in fp32. With `keeps_fp32_logits` a loop
-    variable holds those of its last batch; with `drops_outputs` none but those that the loss saved are left when the
-    backward pass begins. A loss that `shifts_logits` copies them for that. `upcasts_scores` says that an eager softmax
-    is in fp32. With `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep
-    what is counted and nothing else. With `checkpoints_half` only every second layer is checkpointed. An
-    engine that `casts_frozen` weights puts them into the compute format. With
-    `whole_logits` and `whole_embedding` tensor parallelism does not split them. With `builds_whole` the model is on the
-    GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's own if known;
-    `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products with a quantized
-    weight keep their input. With `varying_lengths`, `sequence_length` is that of the longest batch.
+    checkpointed. Stage 3 keeps `live_elements` gathered, two buckets if these are 0. An `older_deepspeed` is one
+    before 2026, whose stages 1 and 2 flatten weights in host memory and copy offloaded master weights in fp32. With
+    `keeps_fp32_logits` a loop variable holds those of its last batch; with `drops_outputs` none but those that the
+    loss saved are left when the backward pass begins. A loss that `shifts_logits` copies them for that.
+    `upcasts_scores` says that an eager softmax is in fp32. With `defers_reduction` FSDP reduces with the last
+    micro-batch only. If `counts_layers`, layers keep what is counted and nothing else. With `checkpoints_half` only
+    every second layer is checkpointed. An engine that `casts_frozen` weights puts them into the compute format.
+    With `whole_logits` and `whole_embedding` tensor parallelism does not split them. With `builds_whole` the model
+    is on the GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's
+    own if known; `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products
+    with a quantized weight keep their input. With `varying_lengths`, `sequence_length` is that of the longest
+    batch.
     """
 
     backend: str
@@ -108,6 +109,7 @@ class Recipe:
     builds_whole: bool = False
     older_deepspeed: bool = False
     bucket_elements: int = 0
+    live_elements: int = 0
     bucket_phases: tuple[int, ...] = ()
     whole_fp32_gradients: bool = False
     widens_as_it_comes: bool = False
