@@ -89,7 +89,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	PYTHONPATH=bench $(python) bench/truth.py
 	PYTHONPATH=bench $(python) bench/tracing.py
 	$(python) bench/accuracy_device.py
-	$(python) bench/job_widths.py
+	$(python) bench/job_width.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
 .PHONY: bench-emulated

@@ -21,7 +21,7 @@ from accuracy_cells import (
 )
 from accuracy_shapes import model_name, quantization, read_shape
 
-from memtune.gpus.gpu import GPUS
+from memtune.gpus.gpu import of_product
 from memtune.memory.formulas.recipe import (
     QUANTIZED_BYTES,
     SCALE_BYTES,
@@ -97,7 +97,7 @@ def read_row(cells: Cells) -> Row:
 
 def _gpu_bytes(name: str) -> int:
     """What a GPU gives a process, 0 if its memory is not told."""
-    gpu = GPUS.get(name.lower().replace(" ", "-"))
+    gpu = of_product(name.replace(" ", "-"))
     return gpu.usable_bytes if gpu else 0
 
 

@@ -219,7 +219,7 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
     """The predictor for a plan of a model, with the intervals of its components: the loop of the pairs is known."""
     model = MODELS[name]
     per_node = min(ranks, GPUS_PER_NODE)
-    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_widths={}), in_transformers=bool(model.config))
+    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_width=0.0), in_transformers=bool(model.config))
     return Predictor(
         Workload(
             architecture=from_hf_config(model.hf_config) if model.config else traced(),

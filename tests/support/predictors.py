@@ -11,5 +11,5 @@ from memtune.memory.workload import Workload
 
 def of_components(workload: Workload) -> Predictor:
     """A predictor whose intervals are those of the components alone, without the width of an unmeasured job."""
-    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_widths={}))
+    belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_width=0.0))
     return Predictor(workload, Calibration(belief, None))

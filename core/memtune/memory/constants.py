@@ -39,13 +39,8 @@ DEFAULT_TRUST: Mapping[str, float] = {
 }
 
 # How far a job of which nothing was measured may be off as a whole, beside its components: the half-width of the 95%
-# interval by class of plans. Written by `python bench/job_widths.py --write`, never by hand.
-JOB_WIDTHS: Mapping[str, float] = {
-    "whole": 0.12,
-    "adapter": 0.11,
-    "sharded": 0.26,
-    "quantized": 0.12,
-}
+# interval. Written by `python bench/job_width.py --write`, never by hand.
+JOB_WIDTH = 0.17
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Constants:
     # How much an unspecified input widens the interval.
     unknown_widening: float = 0.10
     trust: Mapping[str, float] = field(default_factory=lambda: DEFAULT_TRUST)
-    job_widths: Mapping[str, float] = field(default_factory=lambda: JOB_WIDTHS)
+    job_width: float = JOB_WIDTH
 
 
 DEFAULT_CONSTANTS = Constants()

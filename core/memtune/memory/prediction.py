@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from math import erf, hypot, sqrt
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from memtune.memory.constants import Constants
@@ -150,8 +149,8 @@ class Square(NamedTuple):
 class Belief:
     """A Gaussian belief about the relative error of each component; widths are those of a 95% bound.
 
-    ``doubt`` is an additional width of each whole sum. ``job_widths`` are those of a job of which nothing was measured,
-    by the class of its plans.
+    ``doubt`` is an additional width of each whole sum, and ``job_width`` another one of a job of which nothing was
+    measured.
     """
 
     def __init__(
@@ -159,11 +158,11 @@ class Belief:
         means: Mapping[str, float],
         covariance: Mapping[tuple[str, str], float],
         doubt: float = 0.0,
-        job_widths: Mapping[str, float] = MappingProxyType({}),
+        job_width: float = 0.0,
     ) -> None:
         self.means = dict(means)
         self.doubt = doubt
-        self.job_widths = job_widths
+        self.job_width = job_width
         self.covariance = dict(covariance)
         self.common = 1.0 + self.means.get(UNMODELLED, 0.0)
         self._scales = {name: max(1.0 + mean, 0.0) for name, mean in self.means.items()}
@@ -176,7 +175,7 @@ class Belief:
         """The belief before any measurement; of models that transformers' own code makes, formulas leave out less."""
         left_out = constants.unmodelled_in_transformers if in_transformers else constants.unmodelled
         widths = {**constants.trust, UNMODELLED: left_out}
-        return cls({}, {(name, name): width**2 for name, width in widths.items()}, job_widths=constants.job_widths)
+        return cls({}, {(name, name): width**2 for name, width in widths.items()}, job_width=constants.job_width)
 
     def scale(self, name: str) -> float:
         """The factor on a component's formula."""
@@ -239,7 +238,7 @@ class Belief:
         others = {pair: value for pair, value in self.covariance.items() if parts.keys().isdisjoint(pair)}
         shared = {(a, b): (half_width / total) ** 2 for a in parts for b in parts if a <= b}
         means = {**self.means, **dict.fromkeys(parts, expected / total - 1)}
-        return Belief(means, {**others, **shared}, self.doubt, self.job_widths)
+        return Belief(means, {**others, **shared}, self.doubt, self.job_width)
 
     def moved(self, parts: Mapping[str, float], other: Belief) -> float:
         """How many more bytes a sum of components has under this belief's means than under another's."""
@@ -258,11 +257,11 @@ class Belief:
 
     def doubted(self, share: float) -> Belief:
         """This belief with a wider interval for every sum."""
-        return Belief(self.means, self.covariance, hypot(self.doubt, share), self.job_widths)
+        return Belief(self.means, self.covariance, hypot(self.doubt, share), self.job_width)
 
-    def with_job_widths(self, other: Belief) -> Belief:
-        """This belief with another's widths of a job."""
-        return Belief(self.means, self.covariance, self.doubt, other.job_widths)
+    def with_job_width(self, other: Belief) -> Belief:
+        """This belief with another's width of a job."""
+        return Belief(self.means, self.covariance, self.doubt, other.job_width)
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

@@ -13,7 +13,6 @@ from memtune.memory.formulas.packing import (
     NEEDS,
     PACKINGS,
     Packing,
-    job_class,
     largest_tensors,
     packing_class,
     replayed,
@@ -103,8 +102,7 @@ class Predictor:
             needs = packed if self.workload.traced else NEEDS[packing_class(self.shape, recipe)]
             # A replay has placed every tensor of a traced model.
             largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
-            kind = job_class(self.shape, recipe)
-            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs, kind)
+            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs)
             self._ledgers[key] = found
         return found
 
@@ -158,9 +156,9 @@ class Predictor:
 
 
 def _prior(workload: Workload) -> Belief:
-    # The published peaks behind the widths of jobs are of formulas, and of GPUs.
+    # The published peaks behind the width of a job are of formulas, and of GPUs.
     knows_job = workload.traced or workload.virtual
-    constants = replace(DEFAULT_CONSTANTS, job_widths={}) if knows_job else DEFAULT_CONSTANTS
+    constants = replace(DEFAULT_CONSTANTS, job_width=0.0) if knows_job else DEFAULT_CONSTANTS
     belief = Belief.prior(constants, workload.in_transformers and not workload.traced)
     if workload.outside_bytes:
         belief = belief.known(outside_sizes(workload.world), *experienced(workload.outside_bytes, workload.world))
@@ -187,5 +185,5 @@ def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)
     packed, needs = (table[packing_class(shape, recipe)] for table in (PACKINGS, NEEDS))
-    found = ledger(terms, recipe, constants, belief, largest, packed, needs, job_class(shape, recipe))
+    found = ledger(terms, recipe, constants, belief, largest, packed, needs)
     return peaks(found, recipe.micro_batch)

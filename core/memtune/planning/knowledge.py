@@ -100,7 +100,7 @@ class PlanKnowledge:
             return predictor
         found = calibrate(self.workload, [*measurements, *died])
         # Nothing was measured of a job that only ran out of memory.
-        belief = found.belief if measurements else found.belief.with_job_widths(plain.belief)
+        belief = found.belief if measurements else found.belief.with_job_width(plain.belief)
         return Predictor(self.workload, Calibration(belief, found.speed))
 
     def _of_dead(self, lesson: Lesson, predictor: Predictor) -> Measurement | None:

@@ -236,6 +236,14 @@ def test_each_row_is_compared_in_its_own_metric(metric: str) -> None:
     assert sizes["allocated"] == sizes["active"] < sizes["reserved"] < sizes["device"]
 
 
+@pytest.mark.parametrize(
+    ("written", "known"),
+    [("RTX 3090 24GB", "rtx3090-24gb"), ("A100-SXM4-40GB", "a100-40gb"), ("H100", "h100-80gb"), ("A100", "")],
+)
+def test_a_gpu_is_known_however_its_source_writes_it(written: str, known: str) -> None:
+    assert row(gpu=written).gpu_bytes == (GPUS[known].usable_bytes if known else 0)
+
+
 def test_what_is_not_needed_is_reserved_only_as_far_as_the_gpu_goes() -> None:
     sizes = {"metric": "reserved", "vocab": "152064", "seq_len": "8192", "notes": "grad accum 1; lengths vary"}
     free, full = (predicted(row(gpu=gpu, **sizes), Constants()) for gpu in ("unknown", "L4 24GB"))

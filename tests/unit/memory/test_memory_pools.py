@@ -98,7 +98,7 @@ def test_varying_lengths_keep_a_multiple_of_the_logits_unless_segments_expand() 
         )
         assert varying.allocated == fixed.allocated
         # The least memory that it runs in, and so whether it fits, changes little, even of a model that is all head.
-        assert varying.needed.upper < 1.4 * fixed.needed.upper < 0.5 * varying.device.upper
+        assert varying.needed.expected < 1.4 * fixed.needed.expected < 0.5 * varying.device.expected
         more = PACKINGS[f"varying, {kind}"].loss - PACKINGS[kind].loss
         assert varying.reserved.expected - fixed.reserved.expected == pytest.approx(more * logits, rel=0.01)
         expandable = Plan.parse(f"{words}-exp")
@@ -210,8 +210,8 @@ PACKED = Packing(0.1, 0.5, 0.2, 0.0, 0.4)
 
 def test_what_other_phases_have_more_is_cached_in_part_by_hand() -> None:
     recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
-    constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_widths={})
-    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, PACKED, PACKED, "whole")
+    constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_width=0.0)
+    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, PACKED, PACKED)
     # At the loss 150 bytes live; each component at its highest has 200 together. 15 + 0.5 x 50 + 0.2 x 50 = 50.
     found = peaks(sums, 1)
     assert found.allocated.expected == 150
@@ -259,9 +259,9 @@ def test_who_gathers_or_reduces_says_how_tensors_are_packed(plan: str, gpus: int
 def test_flat_gradients_of_a_step_come_on_top() -> None:
     """DeepSpeed's one tensor of all gradients fits no block that others left."""
     recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
-    constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_widths={})
+    constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_width=0.0)
     packing = Packing(0.1, 0.0, 0.0, 0.75, 0.4)
-    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, packing, packing, "whole")
+    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, packing, packing)
     # A tenth of the 150 bytes at the loss, and three quarters of the step's 20.
     assert peaks(sums, 1).reserved.expected == pytest.approx(150 + 15 + 15)
     assert packing.times(2.0).flat == 1.5

@@ -131,7 +131,7 @@ def test_sequences_that_are_too_long_could_be_shorter() -> None:
     long = replace(ON_24, gpu=find("a100-80gb"), global_batch=8, sequence_length=131072, gpus_per_node=8)
     told = advise(long, Predictor, Plan.parse("bf16-fsdp-full-mb1x1"), 0.06, Space())
     assert told[0].startswith(
-        "shorten training.sequenceLength to 32,768: bf16-fsdp-full-mb1x1 is predicted to take 46.0 "
+        "shorten training.sequenceLength to 65,536: bf16-fsdp-full-mb1x1 is predicted to take 75.4 "
     )
     alone = advise(replace(long, gpus_per_node=1), Predictor, Plan.parse("bf16-z0-full-mb1x8"), 0.06, Space())
     both = "shorten training.sequenceLength to 65,536 and allow optimizer+parameters in tuning.space.offload: "

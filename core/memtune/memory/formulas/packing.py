@@ -108,7 +108,7 @@ NEEDS: Mapping[str, Packing] = {
 
 def packing_class(shape: Shape, recipe: Recipe) -> str:
     """The packing class of a recipe: by what gathers weights or flattens gradients."""
-    if _gathers(recipe):
+    if recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1:
         kind = "sharded"
     elif shape.has_adapter:
         kind = "adapter"
@@ -117,19 +117,6 @@ def packing_class(shape: Shape, recipe: Recipe) -> str:
     if not recipe.expandable_segments:
         return f"varying, {kind}" if recipe.varying_lengths else kind
     return f"expandable, {'whole' if kind == 'adapter' else kind}"
-
-
-def job_class(shape: Shape, recipe: Recipe) -> str:
-    """The class of a plan by what published jobs like it were missed by."""
-    if recipe.base_bytes < recipe.frozen_bytes:
-        return "quantized"
-    if _gathers(recipe) or recipe.gradient_shards > 1:
-        return "sharded"
-    return "adapter" if shape.has_adapter else "whole"
-
-
-def _gathers(recipe: Recipe) -> bool:
-    return recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1
 
 
 def replayed(ratio: float) -> Packing:

@@ -68,7 +68,6 @@ class Ledger:
     noise: float
     unknown: float
     belief: Belief
-    job_width: float
     constants: Constants
     largest: tuple[float, float] | None
     _phases: dict[int, _Phase] = field(default_factory=dict)
@@ -95,7 +94,7 @@ class Ledger:
 
     def floor(self, phase: int, micro_batch: int) -> float:
         """What a phase takes at least, whatever a job of which nothing was measured does otherwise: what is counted."""
-        if not self.belief.job_widths:
+        if not self.belief.job_width:
             return 0.0
         parts = self.phase(phase).parts
         counted = (fixed + slope * micro_batch for name, (fixed, slope) in parts.items() if name in COUNTED)
@@ -199,7 +198,6 @@ def ledger(
     largest: tuple[float, float] | None,
     packing: Packing,
     needs: Packing,
-    job_class: str,
 ) -> Ledger:
     """Sum a recipe's terms; those of its micro-batch are per sample."""
     addends: list[_Addend] = []
@@ -219,7 +217,6 @@ def ledger(
             sums[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
     unknown = recipe.unknowns * constants.unknown_widening
-    job_width = belief.job_widths.get(job_class, 0.0)
     return Ledger(
         addends,
         list(zip(fixed, slopes, strict=True)),
@@ -232,9 +229,8 @@ def ledger(
         needs=needs,
         rounding=constants.rounding,
         unknown=unknown,
-        noise=constants.noise**2 + unknown**2 + belief.doubt**2 + job_width**2,
+        noise=constants.noise**2 + unknown**2 + belief.doubt**2 + belief.job_width**2,
         belief=belief,
-        job_width=job_width,
         constants=constants,
         largest=largest,
     )
@@ -276,7 +272,7 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
         reserved=held.interval(phase.reserved.root(micro_batch)),
         device=device,
         needed=_needed(sums, index, micro_batch, device),
-        job_width_bytes=sums.job_width * requested,
+        job_width_bytes=sums.belief.job_width * requested,
     )
 
 

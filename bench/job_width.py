@@ -1,7 +1,7 @@
-"""How far a job of a new source may be off: widths by class of plans, calibrated on published peaks.
+"""How far a job of a new source may be off: a width beside that of its components, calibrated on published peaks.
 
-    python bench/job_widths.py > bench/results/job-widths.md
-    python bench/job_widths.py --write    also writes the widths to core/memtune/memory/constants.py
+    python bench/job_width.py > bench/results/job-width.md
+    python bench/job_width.py --write    also writes the width to core/memtune/memory/constants.py
 
 docs/accuracy.md, Intervals, explains the method. Formulas and their constants are not fitted here.
 """
@@ -13,7 +13,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +23,14 @@ from accuracy_fit import predicted
 from accuracy_rows import Row, read_rows
 
 from memtune.memory.constants import Constants
-from memtune.memory.formulas.packing import job_class
 from memtune.memory.prediction import BOUND, Interval
 
 DATA = Path(__file__).parent / "data"
 CONSTANTS = Path(__file__).parents[1] / "core" / "memtune" / "memory" / "constants.py"
-CLASSES = ("whole", "adapter", "sharded", "quantized")
-# A class of few sources is drawn towards the spread of all, as if it had so many sources more.
-_DRAWN = 4
-_LEVELS = (0.0, 1.0, BOUND, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0)
+# The 97.5% quantile of a normal distribution: errors have heavier tails, and at the 95% quantile more than one of twenty
+# rows of a source that was left out are above.
+LEVEL = 1.96
+_LEVELS = (0.0, 1.0, BOUND, LEVEL, 2.5, 3.0, 3.5, 4.0, 5.0)
 
 
 class Miss(NamedTuple):
@@ -43,11 +42,6 @@ class Miss(NamedTuple):
     is_unseen: bool
 
     @property
-    def kind(self) -> str:
-        """The class of its plan."""
-        return job_class(self.row.shape, self.row.recipe)
-
-    @property
     def residual(self) -> float:
         """The logarithm of measured over predicted."""
         return math.log(self.row.peak_bytes / self.interval.expected)
@@ -57,9 +51,9 @@ class Miss(NamedTuple):
         """The standard deviation that the components alone explain."""
         return math.log(self.interval.upper / self.interval.expected) / BOUND
 
-    def with_width(self, widths: Mapping[str, float]) -> Interval:
-        """The interval with the widths of jobs."""
-        return predicted(self.row, replace(self.constants, job_widths=widths))
+    def with_width(self, width: float) -> Interval:
+        """The interval with the width of a job."""
+        return predicted(self.row, replace(self.constants, job_width=width))
 
 
 def misses() -> list[Miss]:
@@ -69,7 +63,7 @@ def misses() -> list[Miss]:
         rows, _ = read_rows(DATA / name)
         _, constants = score(rows, leave_one_source_out=not is_unseen)
         for row in filter(_is_nameable, rows):
-            plain = replace(constants[row.source], job_widths={})
+            plain = replace(constants[row.source], job_width=0.0)
             found.append(Miss(row, plain, predicted(row, plain), is_unseen))
     return found
 
@@ -87,30 +81,25 @@ def by_source(rows: Iterable[Miss]) -> dict[str, list[Miss]]:
     return found
 
 
-def spreads(rows: Sequence[Miss]) -> dict[str, float]:
-    """By class, the standard deviation of a new source's row that components do not explain."""
-    overall = statistics.mean(_unexplained(rows))
-    found = {}
-    for kind in CLASSES:
-        own = _unexplained([each for each in rows if each.kind == kind])
-        found[kind] = math.sqrt((sum(own) + _DRAWN * overall) / (len(own) + _DRAWN))
-    return found
+def spread(rows: Iterable[Miss]) -> float:
+    """The standard deviation of a new source's row that components do not explain. Every source counts once."""
+    return math.sqrt(
+        statistics.mean(
+            max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0)
+            for own in by_source(rows).values()
+        )
+    )
 
 
-def _unexplained(rows: Iterable[Miss]) -> list[float]:
-    """The mean square of each source's residuals, less what components explain. Every source counts once."""
-    return [
-        max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0) for own in by_source(rows).values()
-    ]
-
-
-def widths(rows: Sequence[Miss], level: float = BOUND) -> dict[str, float]:
-    """The half-widths at so many standard deviations."""
-    return {kind: round(math.expm1(level * spread), 2) for kind, spread in spreads(rows).items()}
+def width(rows: Sequence[Miss], level: float = LEVEL) -> float:
+    """The half-width at so many standard deviations, by Student's distribution: few sources tell the deviation."""
+    freedom = max(len(by_source(rows)) - 1, 1)
+    quantile = level + (level**3 + level) / (4 * freedom)
+    return round(math.expm1(quantile * spread(rows)), 3)
 
 
 class Held(NamedTuple):
-    """A row with its interval by widths that never saw its source."""
+    """A row with its interval by a width that never saw its source."""
 
     miss: Miss
     interval: Interval
@@ -121,11 +110,11 @@ class Held(NamedTuple):
         return self.miss.row.peak_bytes > self.interval.upper
 
 
-def held_out(rows: Sequence[Miss], level: float = BOUND) -> list[Held]:
-    """Every row with widths of the other sources."""
+def held_out(rows: Sequence[Miss], level: float = LEVEL) -> list[Held]:
+    """Every row with the width of the other sources."""
     found = []
     for source, own in by_source(rows).items():
-        others = widths([each for each in rows if each.row.source != source], level)
+        others = width([each for each in rows if each.row.source != source], level)
         found += [Held(each, each.with_width(others)) for each in own]
     return found
 
@@ -140,12 +129,12 @@ def rate_above(held: Iterable[Held]) -> float:
 
 def _line(name: str, held: Sequence[Held]) -> str:
     above = sum(each.is_above for each in held)
-    width = statistics.median(each.interval.width for each in held)
+    after = statistics.median(each.interval.width for each in held)
     plain = sum(each.miss.row.peak_bytes > each.miss.interval.upper for each in held)
     before = statistics.median(each.miss.interval.width for each in held)
     return (
         f"| {name} | {len(by_source(each.miss for each in held))} | {len(held)} | {plain} ({plain / len(held):.0%}) "
-        f"| {before:.2f} | {above} ({above / len(held):.0%}) | {rate_above(held):.0%} | {width:.2f} |"
+        f"| {before:.2f} | {above} ({above / len(held):.0%}) | {rate_above(held):.0%} | {after:.2f} |"
     )
 
 
@@ -162,8 +151,8 @@ def _prices(rows: Sequence[Miss]) -> Iterator[str]:
     for level in _LEVELS:
         held = [each for each in held_out(rows, level) if each.miss.is_unseen]
         by_row = statistics.mean(each.is_above for each in held)
-        width = statistics.median(each.interval.width for each in held)
-        yield f"| {level:.2f} | {rate_above(held):.1%} | {by_row:.1%} | {width:.2f} |"
+        median = statistics.median(each.interval.width for each in held)
+        yield f"| {level:.2f} | {rate_above(held):.1%} | {by_row:.1%} | {median:.2f} |"
 
 
 def page(rows: Sequence[Miss]) -> list[str]:
@@ -173,13 +162,12 @@ def page(rows: Sequence[Miss]) -> list[str]:
     lines = [
         "# How far a job of a new source may be off",
         "",
-        "Made by `python bench/job_widths.py`; [docs/accuracy.md](../../docs/accuracy.md#intervals) has the method.",
-        "Every row is scored with widths that its source had no part in. *By source* weighs every source the same.",
+        "Made by `python bench/job_width.py`; [docs/accuracy.md](../../docs/accuracy.md#intervals) has the method.",
+        "Every row is scored with a width that its source had no part in. *By source* weighs every source the same.",
         "",
-        f"| class {_HEAD[0]}",
+        f"| rows {_HEAD[0]}",
         _HEAD[1],
     ]
-    lines += [_line(kind, [each for each in held if each.miss.kind == kind]) for kind in CLASSES]
     for name, chosen in (
         ("expandable segments", [each for each in held if each.miss.row.recipe.expandable_segments]),
         ("default allocator", [each for each in held if not each.miss.row.recipe.expandable_segments]),
@@ -196,10 +184,9 @@ def page(rows: Sequence[Miss]) -> list[str]:
         for source in by_source(each.miss for each in held)
     ]
     lines += ["", *_prices(rows)]
-    lines += ["", "| class | standard deviation | half-width |", "|---|--:|--:|"]
-    found, spread = widths(rows), spreads(rows)
-    lines += [f"| {kind} | {spread[kind]:.3f} | {found[kind]:.0%} |" for kind in CLASSES]
     lines += [
+        "",
+        f"Standard deviation: {spread(rows):.3f}, half-width: {width(rows):.1%}.",
         "",
         f"sources={len(by_source(rows))} rows={len(rows)} "
         f"unseen_above={100 * sum(each.is_above for each in unseen) / len(unseen):.2f} "
@@ -209,23 +196,21 @@ def page(rows: Sequence[Miss]) -> list[str]:
     return lines
 
 
-def write(found: Mapping[str, float], path: Path = CONSTANTS) -> None:
-    """Replace the table in the constants."""
-    table = "".join(f'    "{kind}": {width:.2f},\n' for kind, width in found.items())
+def write(found: float, path: Path = CONSTANTS) -> None:
+    """Replace the width in the constants."""
     text = path.read_text(encoding="utf-8")
-    pattern = r"(JOB_WIDTHS: Mapping\[str, float\] = \{\n).*?(\})"
-    path.write_text(re.sub(pattern, lambda m: m[1] + table + m[2], text, count=1, flags=re.DOTALL), encoding="utf-8")
+    path.write_text(re.sub(r"(?m)^JOB_WIDTH = .*$", f"JOB_WIDTH = {found}", text), encoding="utf-8")
 
 
 def main() -> int:
     """Print the page, and write the constants if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the widths to the constants, too")
+    parser.add_argument("--write", action="store_true", help="write the width to the constants, too")
     options = parser.parse_args()
     rows = misses()
     print("\n".join(page(rows)))
     if options.write:
-        write(widths(rows))
+        write(width(rows))
     return 0
 
 
