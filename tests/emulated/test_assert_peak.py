@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from emulated_gpu import PYTHON
+from warm_environment import warm_emulated
 
 from memtune.units import MIB
 
@@ -56,7 +56,7 @@ def _pytest(project: Path, *options: str) -> tuple[int, str]:
 
 
 def test_a_pull_request_that_costs_memory_fails(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmemtune_python = {PYTHON}\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmemtune_python = {warm_emulated()}\n")
     (tmp_path / "test_memory.py").write_text(_TESTS)
     (tmp_path / "model.py").write_text(_MODEL.replace("WIDTH", "1024"))
     (tmp_path / "large.py").write_text("import torch\nkept = torch.empty(20 * 2**30, device='cuda')\n")
@@ -84,5 +84,5 @@ def test_a_pull_request_that_costs_memory_fails(tmp_path: Path) -> None:
 
 def test_the_example_keeps_to_its_baseline(tmp_path: Path) -> None:
     project = shutil.copytree(Path(__file__).parents[2] / "examples" / "peaks", tmp_path / "peaks")
-    code, printed = _pytest(project, "-o", f"memtune_python={PYTHON}")
+    code, printed = _pytest(project, "-o", f"memtune_python={warm_emulated()}")
     assert code == 0, printed

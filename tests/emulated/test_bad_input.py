@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from emulated_gpu import PYTHON, emulate
+from emulated_gpu import PYTHON
+from emulated_runs import emulate
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -37,7 +38,7 @@ def test_too_little_host_memory_is_told_as_such(tmp_path: Path) -> None:
         "import resource, torch\ntorch.ones(1, device='cuda')\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))\ntorch.ones(2**30)\n"
     )
-    code, result = emulate(script)
+    code, result = emulate(script, python=PYTHON)
     assert (code, result["outcome"]) == (8, "hostMemory")
     assert "can't allocate memory" in result["message"]
     assert result["measured"]["peakBytes"]["allocated"] == 512
@@ -46,7 +47,7 @@ def test_too_little_host_memory_is_told_as_such(tmp_path: Path) -> None:
         "import os, pathlib\nassert pathlib.Path('/proc/self/oom_score_adj').read_text().strip() == '1000'\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    code, result = emulate(script)
+    code, result = emulate(script, python=PYTHON)
     assert (code, result["outcome"], result["measured"]) == (8, "hostMemory", None)
     assert "killed by SIGKILL" in result["message"]
 
@@ -57,7 +58,7 @@ def test_a_library_that_needs_a_symbol_which_is_missing_is_told(tmp_path: Path, 
     source.write_text("int cusparseNobodyKnows(void);\nint start(void) { return cusparseNobodyKnows(); }\n")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
     script.write_text(f"import ctypes, os, torch\nctypes.CDLL('{library}', os.{mode}).start()\n")
-    code, result = emulate(script)
+    code, result = emulate(script, python=PYTHON)
     assert (code, result["outcome"]) == (9, "missingSymbol")
     # By a lazy library only the dynamic linker learns of it, which ends the process.
     where = result["message"] if mode == "RTLD_NOW" else result["printed"]
@@ -83,7 +84,7 @@ def test_a_script_that_will_not_end_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n    pass\n")
     started = time.monotonic()
-    code, result = emulate(script, "--time-limit", "3")
+    code, result = emulate(script, "--time-limit", "3", python=PYTHON)
     assert (code, result["outcome"], result["measured"]) == (7, "timeLimit", None)
     assert time.monotonic() - started < 60
 

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from emulated_gpu import PYTHON, emulate
+from emulated_gpu import PYTHON
+from emulated_runs import emulate
+from warm_environment import LIBRARIES, WITH_DEEPSPEED, warm_emulated
 
 from memtune.units import GIB, MIB
 
@@ -28,7 +30,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_llama_on_8_gpus_reserves_what_torchtitan_published() -> None:
-    code, result = emulate(_LLAMA, "--gpu", "h100-96gb", "--ranks", "8", arguments=("2", "8192"))
+    code, result = emulate(_LLAMA, "--gpu", "h100-96gb", "--ranks", "8", arguments=("2", "8192"), python=PYTHON)
     assert code == 0, result["printed"][-2000:]
     measured = result["measured"]
     # 82.4 GiB: benchmarks/llama3_h100_202412_torchtitan.md.
@@ -281,7 +283,8 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
 
 @pytest.mark.parametrize("stage", ["1", "2", "3"])
 def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
-    code, result = emulate(_SCRIPTS / "training.py", "--ranks", "8", arguments=(stage,))
+    python = warm_emulated(WITH_DEEPSPEED)
+    code, result = emulate(_SCRIPTS / "training.py", "--ranks", "8", arguments=(stage,), python=python)
     assert code == 0, result["printed"][-2000:]
     assert result["measured"]["peakBytes"]["reserved"] > 0
     assert result["measured"]["stubs"] == []
@@ -290,8 +293,10 @@ def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
 @pytest.mark.parametrize("stages", [(), ("3",)], ids=["ddp and fsdp", "deepspeed"])
 def test_another_rank_holds_what_rank_0_does(stages: tuple[str, ...]) -> None:
     held = []
+    python = warm_emulated(WITH_DEEPSPEED) if stages else None
     for rank, device in (0, 0), (11, 3):
-        code, result = emulate(_SCRIPTS / "rank.py", "--ranks", "16", "--rank", str(rank), arguments=stages)
+        own = ("--ranks", "16", "--rank", str(rank))
+        code, result = emulate(_SCRIPTS / "rank.py", *own, arguments=stages, python=python)
         assert code == 0, result["printed"][-2000:]
         assert (result["rank"], result["measured"]["stubs"]) == (rank, [])
         assert [*result["measured"]["gpuBytes"]] == [str(device)]
@@ -351,7 +356,7 @@ def test_the_last_stage_of_a_pipeline_runs_if_the_script_says_what_it_is_given()
 
 
 def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
-    code, result = emulate(_SCRIPTS / "training.py")
+    code, result = emulate(_SCRIPTS / "training.py", python=warm_emulated(LIBRARIES))
     assert code == 0, result["printed"][-2000:]
     # Weights, gradients and two moments of 4 bytes at least.
     assert result["measured"]["peakBytes"]["allocated"] > 4 * 4 * 18e6
@@ -371,10 +376,10 @@ def test_a_program_that_a_package_installs_is_a_script_of_its_python(tmp_path: P
 def test_each_ending_has_its_own_code(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.ones(3, device='cuda')\nraise SystemExit(3)\n")
-    code, result = emulate(script)
+    code, result = emulate(script, python=PYTHON)
     assert (code, result["outcome"], result["exitCode"]) == (1, "failed", 3)
     script.write_text("import torch\nkept = torch.ones(3, device='cuda')\nwhile True:\n    pass\n")
-    code, result = emulate(script, "--time-limit", "15")
+    code, result = emulate(script, "--time-limit", "15", python=PYTHON)
     assert (code, result["outcome"]) == (7, "timeLimit")
     assert result["measured"]["peakBytes"]["allocated"] == 512
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_gpu import emulate
+from emulated_runs import emulate
 from gpu_results import Results
 from gpu_snapshot import read, recorded, replayed
 

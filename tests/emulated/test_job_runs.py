@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_gpu import PYTHON
 from emulated_runs import example, memtune
+from warm_environment import LIBRARIES, WITH_DEEPSPEED, training_python, warm_emulated
 
 from memtune.units import GIB, MIB
 
@@ -20,10 +19,10 @@ _TORCHRUN = ("python", "-m", "torch.distributed.run")
 _LOOP = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"], "microBatch": [4, 8]}
 
 
-def run(job: Path) -> tuple[dict[str, Any], str]:
+def run(job: Path, libraries: tuple[str, ...] = ("torch",)) -> tuple[dict[str, Any], str]:
     """The status in the end, of a job that must succeed, and what was said."""
     state = job.parent / "state"
-    done = memtune("run", str(job), "--state", str(state))
+    done = memtune("run", str(job), "--state", str(state), programs=warm_emulated(libraries).parent)
     logs = "".join(f"\n{log}\n{log.read_text()[-2000:]}" for log in sorted(state.glob("runs/*/log")))
     assert done.returncode == 0, done.stdout + done.stderr + logs
     return json.loads((state / "job.json").read_text())["status"], done.stdout
@@ -38,7 +37,7 @@ def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: P
     training = {"globalBatchSize": 64, "sequenceLength": 128, "optimizer": "adamw", "attention": "sdpa"}
     tuning = {"space": _DEEPSPEED, "maxProbes": 1, "probeSteps": 2}
     job = example(tmp_path, "hf-trainer", {"nodes": 2, "gpusPerNode": 8}, training=training, tuning=tuning)
-    status, said = run(job)
+    status, said = run(job, WITH_DEEPSPEED)
     report = report_of(tmp_path / "state", "hf-trainer-probe-1")
     assert (report["device"], report["world"], report["applied"]["zeroStage"]) == ("emulated", 16, 3)
     assert not {"stepSeconds", "tokensPerSecond"} & report.keys()
@@ -77,7 +76,7 @@ def test_on_one_gpu_nothing_wraps_the_model_in_ddp(name: str, script: str, tmp_p
     container = {"name": "trainer", "image": "own:1", "command": ["torchrun", f"examples/scripts/{script}"]}
     template = {"spec": {"containers": [container]}}
     tuning = {"mode": "Fixed", "plan": _ALONE}
-    status, _ = run(example(tmp_path, name, {"gpusPerNode": 1}, tuning=tuning, template=template))
+    status, _ = run(example(tmp_path, name, {"gpusPerNode": 1}, tuning=tuning, template=template), LIBRARIES)
     report = report_of(tmp_path / "state", f"{name}-train-1")
     assert (report["applied"]["backend"], status["attempts"][-1]["verdict"]) == ("none", "succeeded")
 
@@ -151,7 +150,8 @@ def test_a_deepspeed_job_is_emulated_under_its_plan_as_rank_0_of_8(tmp_path: Pat
     job = example(
         tmp_path, "hf-trainer", {"gpusPerNode": 8}, training=training, tuning={"space": _DEEPSPEED, "probeSteps": 1}
     )
-    done = memtune("emulate", str(job), "--plan", "bf16-z3-none-mb8x1")
+    programs = warm_emulated(WITH_DEEPSPEED).parent
+    done = memtune("emulate", str(job), "--plan", "bf16-z3-none-mb8x1", programs=programs)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "emulated, rank 0 of 8" in done.stdout
     assert "_setup_for_real_optimizer" in done.stdout, "DeepSpeed's own line, asked for by the user's"
@@ -191,7 +191,7 @@ def both_pythons(directory: Path) -> Path:
     program = directory / "bin" / "python"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\n[ "$MEMTUNE_DEVICE" = emulated ] && exec {PYTHON} "$@"\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\n[ "$MEMTUNE_DEVICE" = emulated ] && exec {warm_emulated()} "$@"\nexec {training_python()} "$@"\n'
     )
     program.chmod(0o755)
     return program

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 CANNOT_RUN = 3
 _ROOT = Path(__file__).resolve().parents[2]
@@ -22,19 +19,6 @@ def why_not() -> str | None:
     if shutil.which("cc") is None:
         return "they need a C compiler, and there is no cc"
     return None if PYTHON.exists() else "they need the CUDA build of torch: run make env-emulated"
-
-
-def emulate(
-    script: Path, *options: str, arguments: tuple[str, ...] = (), limit: int = 400
-) -> tuple[int, dict[str, Any]]:
-    """Run `memtune emulate` on a script; return its exit code and JSON."""
-    command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
-    done = subprocess.run(
-        [*command, str(PYTHON), str(script), *arguments],
-        check=False, capture_output=True, text=True, timeout=limit, cwd=script.parent,
-    )  # fmt: skip
-    assert done.stdout, done.stderr[-2000:]
-    return done.returncode, {**json.loads(done.stdout), "printed": done.stderr}
 
 
 if __name__ == "__main__":

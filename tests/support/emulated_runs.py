@@ -1,7 +1,8 @@
-"""Example jobs with `device: emulated`, and `memtune` run as in an activated .venv-emulated."""
+"""Scripts on the emulated GPU, example jobs on it, and `memtune` as in an activated .venv-emulated."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,25 @@ from typing import Any
 
 import yaml
 from emulated_gpu import PYTHON
+from warm_environment import warm_emulated
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def emulate(
+    script: Path, *options: str, arguments: tuple[str, ...] = (), limit: int = 400, python: Path | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Run `memtune emulate` on a script; return its exit code and JSON.
+
+    Without a ``python`` of its own, it is forked from one that has imported torch.
+    """
+    command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
+    done = subprocess.run(
+        [*command, str(python or warm_emulated()), str(script), *arguments],
+        check=False, capture_output=True, text=True, timeout=limit, cwd=script.parent,
+    )  # fmt: skip
+    assert done.stdout, done.stderr[-2000:]
+    return done.returncode, {**json.loads(done.stdout), "printed": done.stderr}
 
 
 def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) -> Path:
@@ -25,12 +43,16 @@ def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) 
 
 
 def memtune(
-    *words: str, activated: bool = True, programs: Path = PYTHON.parent, limit: int = 300
+    *words: str, activated: bool = True, programs: Path | None = None, limit: int = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in the root of the repository, which has the examples' scripts."""
+    """Run the command in the root of the repository, which has the examples' scripts.
+
+    The first ``programs`` on the path are those of a `python` that is forked from one that has imported torch.
+    """
     # Without the packages of this Python, whose torch is the CPU build.
     ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))
-    own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    first = programs or warm_emulated().parent
+    own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{first}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", *words],
         # One width of its pages, which leave columns out: a worker of pytest-xdist has that of the user's terminal.

@@ -1,24 +1,27 @@
-"""An environment whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
+"""Environments whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
 
-Programs of this environment, such as `trl`, use it as well. Everything but a rank's script, and what traces a model or
-converts a checkpoint, starts anew: `memtune run` itself, its launcher, and a program up to where the runner takes its
-place.
+Programs of such an environment, such as `trl`, use it as well. Everything but a rank's script, what `memtune emulate`
+runs, and what traces a model or converts a checkpoint, starts anew: `memtune run` itself, its launcher, and a program
+up to where the runner takes its place.
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Thread
 
-from warm_pythons import MESSAGE_BYTES, parent
+import emulated_gpu
+from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, parent
 
 _START = Path(__file__).parent / "programs" / "warm_start.py"
 LIBRARIES = (
@@ -28,19 +31,48 @@ LIBRARIES = (
     "transformers.models.llama.modeling_llama",
     "accelerate",
 )
+WITH_DEEPSPEED = (*LIBRARIES, "deepspeed", *DEEPSPEED_LATER)
+
+
+# What a Python on the emulated GPU reads before it has imported torch, by the beginnings of the names.
+_READ_ON_EMULATED = ("LD_", "TRITON_", "OMP_", "PYTORCH_")
+_Fork = Callable[[bytes], socket.socket]
 
 
 @cache
 def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Path, ...] = ()) -> Path:
     """The directory of the environment, which ends with this process; ``packages`` are directories beside its own."""
+    path = os.pathsep.join(map(str, packages))
+    variables = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
+    forking = parent(libraries, variables)
+    return _environment(Path(sys.executable), packages, lambda _: forking)
+
+
+@cache
+def warm_emulated(libraries: tuple[str, ...] = ("torch",)) -> Path:
+    """The `python` of an environment with the CUDA build of torch; what it forks is on the emulated GPU it names."""
+    python = emulated_gpu.PYTHON
+    return _environment(python, (), partial(_on_emulated, str(python), libraries)) / "bin" / "python"
+
+
+def _on_emulated(python: str, libraries: tuple[str, ...], message: bytes) -> socket.socket:
+    told: Mapping[str, str] = json.loads(message)["environment"]
+    read = {name: value for name, value in told.items() if name.startswith(_READ_ON_EMULATED)}
+    # Libraries that ask for the GPU as they are imported do not begin to use it, which would be the end of forks.
+    own = {"DS_ACCELERATOR": "cuda", "HF_HUB_OFFLINE": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return parent(libraries, tuple(sorted((read | own).items())), python)
+
+
+def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path:
+    """Make an environment with the packages of this Python; ``forking`` gives the socket for a request."""
     directory = Path(tempfile.mkdtemp(prefix="warm-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    own = Path(sys.prefix)
+    own = real.parents[1]
     python = directory / "bin" / "python"
     python.parent.mkdir()
     shutil.copy(own / "pyvenv.cfg", directory)
     (directory / "lib").symlink_to(own / "lib")
-    (directory / "real").write_text(sys.executable)
+    (directory / "real").write_text(str(real))
     python.write_text(f"#!{sys.executable} -ES\n{_START.read_text()}")
     python.chmod(0o755)
     for place in (*(each / "bin" for each in packages), own / "bin"):
@@ -49,9 +81,7 @@ def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Pat
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(directory / "socket"))
     listening.listen()
-    path = os.pathsep.join(map(str, packages))
-    variables = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
-    Thread(target=_pass_on, args=(listening, parent(libraries, variables)), daemon=True).start()
+    Thread(target=_pass_on, args=(listening, forking), daemon=True).start()
     return directory
 
 
@@ -75,13 +105,13 @@ def _copy_program(program: Path, python: Path) -> None:
             target.chmod(0o755)
 
 
-def _pass_on(listening: socket.socket, forking: socket.socket) -> None:
+def _pass_on(listening: socket.socket, forking: _Fork) -> None:
     """Pass each request on to the Python that forks, which answers on the connection."""
     while True:
         connection, _ = listening.accept()
         with connection:
             message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 2)
             if message:
-                socket.send_fds(forking, [message], [*descriptors, connection.fileno()])
+                socket.send_fds(forking(message), [message], [*descriptors, connection.fileno()])
             for each in descriptors:
                 os.close(each)

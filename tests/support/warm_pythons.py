@@ -55,11 +55,10 @@ class WarmPython:
         self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
         self._told, telling = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = {"words": list(words), "environment": dict(environment), "directory": str(directory or Path.cwd())}
-        read = tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
         with telling:
             message = [json.dumps(request).encode()]
             written = [each.fileno() for each in (self._output, errors or self._output)]
-            socket.send_fds(parent(libraries, read), message, [*written, telling.fileno()])
+            socket.send_fds(parent(libraries, read_at_import(environment)), message, [*written, telling.fileno()])
         self.pid = int(self._told.recv(64))
 
     def wait(self, timeout: float) -> int:
@@ -88,14 +87,21 @@ class WarmPython:
         self._output.close()
 
 
+def read_at_import(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What of an environment a Python must have had as it imported libraries."""
+    return tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
+
+
 @cache
-def parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> socket.socket:
+def parent(
+    libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...], python: str = sys.executable
+) -> socket.socket:
     """Return the socket for requests of the process that forks those with these libraries.
 
     All workers of a test run share it: whoever asks first starts it, and it ends with the run.
     """
     owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-    key = hashlib.sha256(repr((libraries, environment)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((libraries, environment, python)).encode()).hexdigest()[:16]
     name = f"\0memtune-warm-{owner}-{key}"  # of no file, so that it goes with the process
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as theirs:
         try:
@@ -104,18 +110,22 @@ def parent(libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...])
             if error.errno != errno.EADDRINUSE:
                 raise
         else:
-            _start(theirs, owner, libraries, environment)
+            _start(theirs, owner, libraries, environment, python)
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ours.connect(name)
     return ours
 
 
 def _start(
-    requests: socket.socket, owner: int, libraries: tuple[str, ...], environment: tuple[tuple[str, str], ...]
+    requests: socket.socket,
+    owner: int,
+    libraries: tuple[str, ...],
+    environment: tuple[tuple[str, str], ...],
+    python: str,
 ) -> None:
     others = {name: each for name, each in os.environ.items() if not name.startswith(_READ_AT_IMPORT)}
     process = subprocess.Popen(
-        [sys.executable, str(_PROGRAM), str(requests.fileno()), str(owner), *libraries],
+        [python, str(_PROGRAM), str(requests.fileno()), str(owner), *libraries],
         # Chosen by the runner before DeepSpeed is imported, which guesses otherwise.
         env={**others, "DS_ACCELERATOR": "cpu", **dict(environment)},
         stdin=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ hooks also reach what a library imported here has copied from a hooked module.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -142,6 +143,8 @@ def become(words: list[str], environment: dict[str, str], directory: str) -> Non
     """Run `python WORDS...` in this process."""
     os.environ.clear()
     os.environ.update(environment)
+    if "MEMTUNE_EMULATED_GPU" in environment:
+        ctypes.CDLL(None).emulated_configure()
     os.chdir(directory)
     own = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     is_module = words[0] == "-m"

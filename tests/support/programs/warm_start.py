@@ -10,14 +10,14 @@ import signal
 import socket
 import sys
 
-_RANK = "/memtune_runner/enter/run_worker.py"
-_MODULES = (["memtune_runner", "trace"], ["memtune_runner.checkpoints.convert"])
+_RANKS = ("/memtune_runner/enter/run_worker.py", "/tests/support/programs/watched_worker.py")
+_MODULES = (["memtune_runner", "trace"], ["memtune_runner", "emulated"], ["memtune_runner.checkpoints.convert"])
 
 
 def _is_forked(words: list[str]) -> bool:
     if words[:1] == ["-m"]:
         return any(words[1 : 1 + len(each)] == each for each in _MODULES)
-    return bool(words) and words[0].endswith(_RANK)
+    return bool(words) and words[0].endswith(_RANKS)
 
 
 def _real(words: list[str]) -> None:

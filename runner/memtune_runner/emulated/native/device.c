@@ -15,8 +15,9 @@ static long long number(const char *text, const char *name) {
     return found ? strtoll(found + strlen(key), NULL, 10) : 0;
 }
 
-/* Reads `name=NVIDIA H100 80GB HBM3;total=84934656000;sms=132;...`, which the launching process has written. */
-__attribute__((constructor)) static void configure(void) {
+/* Reads `name=NVIDIA H100 80GB HBM3;total=84934656000;sms=132;...`, which the launching process has written; again in
+ * a fork whose GPU is another one. */
+__attribute__((constructor)) void emulated_configure(void) {
     const char *text = getenv("MEMTUNE_EMULATED_GPU");
     if (!text) return;
     if (!strncmp(text, "name=", 5)) snprintf(gpu.name, sizeof gpu.name, "%.*s", (int)strcspn(text + 5, ";"), text + 5);
