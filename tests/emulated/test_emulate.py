@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from emulated_gpu import PYTHON
 from emulated_runs import emulate
-from warm_environment import LIBRARIES, WITH_DEEPSPEED, warm_emulated
+from warm_environment import WITH_DEEPSPEED, warm_emulated
 
 from memtune.units import GIB, MIB
 
@@ -356,7 +356,7 @@ def test_the_last_stage_of_a_pipeline_runs_if_the_script_says_what_it_is_given()
 
 
 def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
-    code, result = emulate(_SCRIPTS / "training.py", python=warm_emulated(LIBRARIES))
+    code, result = emulate(_SCRIPTS / "training.py")
     assert code == 0, result["printed"][-2000:]
     # Weights, gradients and two moments of 4 bytes at least.
     assert result["measured"]["peakBytes"]["allocated"] > 4 * 4 * 18e6

@@ -19,7 +19,7 @@ _TORCHRUN = ("python", "-m", "torch.distributed.run")
 _LOOP = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"], "microBatch": [4, 8]}
 
 
-def run(job: Path, libraries: tuple[str, ...] = ("torch",)) -> tuple[dict[str, Any], str]:
+def run(job: Path, libraries: tuple[str, ...] = LIBRARIES) -> tuple[dict[str, Any], str]:
     """The status in the end, of a job that must succeed, and what was said."""
     state = job.parent / "state"
     done = memtune("run", str(job), "--state", str(state), programs=warm_emulated(libraries).parent)
@@ -76,7 +76,7 @@ def test_on_one_gpu_nothing_wraps_the_model_in_ddp(name: str, script: str, tmp_p
     container = {"name": "trainer", "image": "own:1", "command": ["torchrun", f"examples/scripts/{script}"]}
     template = {"spec": {"containers": [container]}}
     tuning = {"mode": "Fixed", "plan": _ALONE}
-    status, _ = run(example(tmp_path, name, {"gpusPerNode": 1}, tuning=tuning, template=template), LIBRARIES)
+    status, _ = run(example(tmp_path, name, {"gpusPerNode": 1}, tuning=tuning, template=template))
     report = report_of(tmp_path / "state", f"{name}-train-1")
     assert (report["applied"]["backend"], status["attempts"][-1]["verdict"]) == ("none", "succeeded")
 

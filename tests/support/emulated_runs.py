@@ -21,7 +21,7 @@ def emulate(
 ) -> tuple[int, dict[str, Any]]:
     """Run `memtune emulate` on a script; return its exit code and JSON.
 
-    Without a ``python`` of its own, it is forked from one that has imported torch.
+    Without a ``python`` of its own, it is forked from one that has imported torch and transformers.
     """
     command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
     done = subprocess.run(
@@ -47,7 +47,7 @@ def memtune(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in the root of the repository, which has the examples' scripts.
 
-    The first ``programs`` on the path are those of a `python` that is forked from one that has imported torch.
+    The first ``programs`` on the path are those of a `python` that is forked in the same way.
     """
     # Without the packages of this Python, whose torch is the CPU build.
     ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))

@@ -49,7 +49,7 @@ def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Pat
 
 
 @cache
-def warm_emulated(libraries: tuple[str, ...] = ("torch",)) -> Path:
+def warm_emulated(libraries: tuple[str, ...] = LIBRARIES) -> Path:
     """The `python` of an environment with the CUDA build of torch; what it forks is on the emulated GPU it names."""
     python = emulated_gpu.PYTHON
     return _environment(python, (), partial(_on_emulated, str(python), libraries)) / "bin" / "python"

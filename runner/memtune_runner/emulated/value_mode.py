@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
 
 from memtune_runner.emulated.known_values import (
     Book,
@@ -31,6 +31,39 @@ _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
+_HOST = torch.device("cpu")
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an operator's arguments or results, which are plain containers: torch's pytree takes longer
+    than many an operator."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (tuple, list)):
+        for each in values:
+            yield from _tensors(each)
+    elif isinstance(values, dict):
+        yield from _tensors(list(values.values()))
+
+
+def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to what is of these kinds in an operator's arguments or results."""
+    if isinstance(values, kinds):
+        return function(values)
+    if type(values) in (tuple, list):
+        return type(values)([_mapped(each, kinds, function) for each in values])
+    if type(values) is dict:
+        return {name: _mapped(each, kinds, function) for name, each in values.items()}
+    return values
+
+
+@cache
+def _written_arguments(func: Any) -> list[tuple[int, str]]:
+    """The places and names of the arguments that an operator writes."""
+    arguments = enumerate(func._schema.arguments)
+    return [(place, each.name) for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
+
+
 class ValueMode(TorchDispatchMode):
     """See `memtune_runner.emulated.known_values`."""
 
@@ -52,7 +85,7 @@ class ValueMode(TorchDispatchMode):
             return func(*args, **kwargs)  # only shapes are wanted
         if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):  # type: ignore[attr-defined]
             return NotImplemented  # a tensor subclass: its inner operators arrive here later
-        inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
+        inputs = [*_tensors(args), *_tensors(kwargs)]
         packet = func.overloadpacket
         if packet in _SCALARS and any(each.is_cuda for each in inputs):
             return self._read(func, args, kwargs, inputs)
@@ -61,7 +94,7 @@ class ValueMode(TorchDispatchMode):
         if packet in _INDEXING:
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
-        outputs = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
+        outputs = list(_tensors(result))
         if any(each.is_cuda for each in (*inputs, *outputs)):
             self._follow(func, args, kwargs, inputs, outputs)
         return result
@@ -123,7 +156,7 @@ class ValueMode(TorchDispatchMode):
             self._put(made, tensor, is_true)
             return made
 
-        return tree_map_only(torch.Tensor, there, result)
+        return _mapped(result, torch.Tensor, there)
 
     def _numbers_of_masks(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Convert masks to indices, because the operator would do so inside, where it cannot be followed."""
@@ -142,8 +175,10 @@ class ValueMode(TorchDispatchMode):
 
     def _on_host(self, values: Any) -> Any:
         """Return the arguments with tensors of the emulated GPU as CPU tensors."""
-        values = tree_map_only(torch.device, lambda _: torch.device("cpu"), values)
-        return tree_map_only(torch.Tensor, self._tensor_on_host, values)
+        return _mapped(values, (torch.Tensor, torch.device), self._leaf_on_host)
+
+    def _leaf_on_host(self, leaf: torch.Tensor | torch.device) -> torch.Tensor | torch.device:
+        return self._tensor_on_host(leaf) if isinstance(leaf, torch.Tensor) else _HOST
 
     def _tensor_on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_cuda:
@@ -189,12 +224,8 @@ class ValueMode(TorchDispatchMode):
         """Return the tensors that the operator writes: new outputs, and arguments marked in its schema."""
         old = {each.untyped_storage()._cdata for each in inputs}
         new = [each for each in outputs if each.untyped_storage()._cdata not in old]
-        marked = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
-        names = {each.name: place for place, each in enumerate(func._schema.arguments)}
-        for each in marked:
-            place = names[each.name]
-            value = args[place] if place < len(args) else kwargs.get(each.name)
-            new += [tensor for tensor in tree_iter(value) if isinstance(tensor, torch.Tensor)]
+        for place, name in _written_arguments(func):
+            new += _tensors(args[place] if place < len(args) else kwargs.get(name))
         return new
 
     def _copied_to_host(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
@@ -266,7 +297,7 @@ class ValueMode(TorchDispatchMode):
         """Copy new outputs to the emulated GPU; arguments written in place are there already."""
         old = {each.untyped_storage()._cdata for each in inputs}
         fresh = [each for each in written if each.untyped_storage()._cdata not in old]
-        made = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
+        made = _tensors(result)
         for tensor, values in zip(fresh, made, strict=False):
             if tensor.is_cuda:
                 self._put(tensor, values, is_true)
@@ -291,16 +322,20 @@ class ValueMode(TorchDispatchMode):
             return self._reduce_uniform(func, inputs, written, is_true)
         if any(each.numel() > 1 and each.is_cuda and self._book.fill_of(each) is None for each in inputs):
             return False
-        sample = tree_map_only(torch.Tensor, self._one_element, self._on_device_names(args))
-        result = func(*sample, **tree_map_only(torch.Tensor, self._one_element, self._on_device_names(kwargs)))
-        made = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
+        result = func(*self._sample(args), **self._sample(kwargs))
+        made = _tensors(result)
         for tensor, values in zip(written, made, strict=False):
             whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
             self._book.put(tensor, Known(is_true, float(values.reshape(-1)[0])) if whole else None)
         return True
 
-    def _on_device_names(self, values: Any) -> Any:
-        return tree_map_only(torch.device, lambda _: torch.device("cpu"), values)
+    def _sample(self, values: Any) -> Any:
+        """Return the arguments with one element for each tensor, on the CPU."""
+
+        def of_leaf(leaf: torch.Tensor | torch.device) -> torch.Tensor | torch.device:
+            return self._one_element(leaf) if isinstance(leaf, torch.Tensor) else _HOST
+
+        return _mapped(values, (torch.Tensor, torch.device), of_leaf)
 
     def _one_element(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() == 1:
