@@ -10,6 +10,7 @@ import pytest
 from emulated_runs import emulate
 from gpu_results import Results
 from gpu_snapshot import read, recorded, replayed
+from warm_environment import WITH_DEEPSPEED, warm_emulated
 
 from dev.gpu_day import collect, prepare
 from dev.gpu_day.outcomes import runs_of
@@ -59,7 +60,13 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     """What each part of a command came to; all of them must end well."""
     arguments = (command, "--rehearsal", "--seconds", str(_SECONDS), "--results", str(results))
     options = ("--gpu", "h200-141gb", "--time-limit", str(_SECONDS + 60))
-    code, result = emulate(ROOT / "dev" / "gpu-day", *options, arguments=arguments, limit=_SECONDS + 120)
+    code, result = emulate(
+        ROOT / "dev" / "gpu-day",
+        *options,
+        arguments=arguments,
+        limit=_SECONDS + 120,
+        python=warm_emulated(WITH_DEEPSPEED),
+    )
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
     found = {each["name"]: each for each in _parts(results / f"{command}.jsonl")}
     assert {each["outcome"] for each in found.values()} == {"ended well"}

@@ -22,6 +22,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -139,20 +140,22 @@ def _fork_and_tell(output: int, errors: int, told: int) -> None:
     os._exit(0)
 
 
-def become(words: list[str], environment: dict[str, str], directory: str) -> None:
-    """Run `python WORDS...` in this process."""
+def become(words: list[str], environment: dict[str, str], directory: str, python: str = sys.executable) -> None:
+    """Run `python WORDS...` in this process, as a Python that was started by this path."""
     os.environ.clear()
     os.environ.update(environment)
     if "MEMTUNE_EMULATED_GPU" in environment:
         ctypes.CDLL(None).emulated_configure()
     os.chdir(directory)
-    own = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    own = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     is_module = words[0] == "-m"
-    sys.argv = words[1:] if is_module else words
+    sys.argv, sys.orig_argv, sys.executable = words[1:] if is_module else words, [python, *words], python
     first = directory if is_module else str(Path(words[0]).parent)
     sys.path[:] = dict.fromkeys([first, *own, *sys.path[1:]])
     for name in [name for name in sys.modules if name.partition(".")[0] in ("memtune", "memtune_runner")]:
         del sys.modules[name]
+    if PathFinder.find_spec("sitecustomize", own) is not None:
+        importlib.import_module("sitecustomize")  # as Python does at its start
     replace_copies()
     code = _run(sys.argv[0], is_module)
     # As Python ends, but without taking each library apart, which takes longer than many a script.

@@ -10,7 +10,12 @@ import signal
 import socket
 import sys
 
-_RANKS = ("/memtune_runner/enter/run_worker.py", "/tests/support/programs/watched_worker.py")
+_RANKS = (
+    "/memtune_runner/enter/run_worker.py",
+    "/tests/support/programs/watched_worker.py",
+    "/tests/support/engine_ranks.py",
+    "/bench/gpu_measure.py",
+)
 _MODULES = (["memtune_runner", "trace"], ["memtune_runner", "emulated"], ["memtune_runner.checkpoints.convert"])
 
 
@@ -30,7 +35,12 @@ def _forked(words: list[str]) -> None:
     """Ask for a process, pass signals on to it, and end as it ends."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(os.path.join(_environment, "socket"))  # noqa: PTH118  # as above
-    request = {"words": words, "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109  # as above
+    request = {
+        "words": words,
+        "environment": dict(os.environ),
+        "directory": os.getcwd(),  # noqa: PTH109  # as above
+        "python": sys.argv[0],
+    }
     socket.send_fds(connection, [json.dumps(request).encode()], [1, 2])
     process = int(connection.recv(64))
     for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMAX):
