@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from launches import Launch, Place
 from torch import distributed
 from torch._C._distributed_c10d import HashStore
+from warm_environment import training_python
 
 from memtune.wire.report import Ending
 from memtune_runner.checkpoints import newest, save_barrier
@@ -42,6 +44,7 @@ def train(runner: Path, tmp_path: Path) -> Train:
             "MEMTUNE_GPU_MEMORY_BYTES": str(1 << 30),
             "MEMTUNE_INTEGRATION": "env",
             "MEMTUNE_CHECKPOINT_PATH": str(store),
+            "PATH": f"{Path(training_python()).parent}{os.pathsep}{os.environ['PATH']}",
         }
         return Place(runner, tmp_path).run("torchrun", str(SCRIPT), str(store), manner, ranks=2, told=told)
 
