@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from launches import Launch, Place, free_port
+from warm_environment import training_python
 from warm_pythons import WarmPython
 from watched import ROOT
 
@@ -257,7 +259,8 @@ def test_ranks_that_wait_for_one_that_saves_do_not_hang(nodes: int, tmp_path: Pa
     limits.write_text(impatient.replace("period_seconds: float = 5.0", "period_seconds: float = 0.5"))
     place = Place(tmp_path / "runner", tmp_path)
     script = place.script(SAVING_ALONE)
-    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
+    path = f"{Path(training_python()).parent}{os.pathsep}{os.environ['PATH']}"
+    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "PATH": path}
     launches = [
         place.start("python", script, ranks=2 // nodes, node=node, nodes=nodes, told=told) for node in range(nodes)
     ]
