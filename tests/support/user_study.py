@@ -9,7 +9,7 @@ import optuna
 import yaml
 
 from memtune.plans.plan import Plan
-from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.optuna_sampler import MemTuneSampler
 from memtune_operator.search.study import directions_of
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, most_promising
 from memtune.planning.parameters import StudyParameters
 from memtune.plans.plan import Plan
-from memtune_operator.search.sampler import MemTuneSampler, NothingFitsError
+from memtune_operator.search.optuna_sampler import MemTuneSampler, NothingFitsError
 from memtune_operator.search.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
 
 # The number of probes that the prediction chooses before an Optuna sampler takes over.

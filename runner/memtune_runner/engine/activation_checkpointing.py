@@ -24,6 +24,13 @@ from memtune_runner.engine.selective_checkpointing import restore_linear, select
 _CACHE = "use_cache"
 
 
+def set_checkpointing(model: nn.Module, checkpointing: Checkpointing) -> None:
+    """Checkpoint a model that a Trainer, accelerate or Lightning trains, whatever the script or the library set."""
+    for each in model.modules():  # a library's model may be a part of the script's
+        switch_off_own(each)
+    apply(model, checkpointing)
+
+
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
     """Checkpoint the repeated blocks of a model and nothing else; return their number."""
     switch_off_own(model)

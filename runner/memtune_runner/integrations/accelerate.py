@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import huggingface_arguments
-from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstAccelerator
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
@@ -177,6 +176,8 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: 
         from torch.optim import Optimizer
         from torch.utils.data import DataLoader
 
+        from memtune_runner.engine.activation_checkpointing import set_checkpointing
+
         models = trained_models(objects)
         has_optimizer = any(isinstance(each, Optimizer) for each in objects)
         if has_optimizer:
@@ -186,7 +187,7 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule, first: 
                 schedule.begins_again(accelerator)
         known.update(models)
         for model in models:
-            set_checkpointing(model, settings.plan)
+            set_checkpointing(model, settings.plan.checkpointing)
         loaders = [each for each in objects if isinstance(each, DataLoader) and not _is_prepared(each)]
         # An ordered loader that is prepared alone, after the training loader, is for evaluation.
         takes_in_order = not schedule.follows or has_optimizer

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.optimizer_kernel import keep_kernel
 from memtune_runner.integrations import batch_losses, huggingface_arguments, own_losses
-from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding_collator import PaddingCollator
@@ -137,6 +136,8 @@ def _overrides(settings: Settings) -> dict[str, Any]:
 
 def _init(settings: Settings, probe: Probe | None, length: LibraryLength, compute_loss: Any) -> Inherited:
     def init(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        from memtune_runner.engine.activation_checkpointing import set_checkpointing
+
         inherited(trainer, *args, **kwargs)
         own = type(trainer).compute_loss
         if (
@@ -149,7 +150,7 @@ def _init(settings: Settings, probe: Probe | None, length: LibraryLength, comput
             trainer.model_accepts_loss_kwargs = False
             if own is not compute_loss and own_losses.reduces_by_sum(own):
                 setattr(trainer, _AVERAGED, f"{type(trainer).__name__}.compute_loss")
-        set_checkpointing(trainer.model, settings.plan)
+        set_checkpointing(trainer.model, settings.plan.checkpointing)
         if probe is not None:
             trainer.data_collator = PaddingCollator(trainer.data_collator, settings.sequence_length)
             trainer.add_callback(_probe_callback(probe, trainer))

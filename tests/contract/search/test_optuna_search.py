@@ -15,8 +15,8 @@ from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial, most_promising, promise
 from memtune.planning.space import BOTH
 from memtune.plans.plan import Plan
+from memtune_operator.search.optuna_sampler import MemTuneSampler
 from memtune_operator.search.optuna_search import propose
-from memtune_operator.search.sampler import MemTuneSampler
 from memtune_operator.search.study import FITS, all_parameters, directions_of, distributions_of, frozen, to_trial
 
 

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from user_study import EXAMPLE, manifest, truth
 
 from memtune.planning.next_probe import SearchState, Trial
-from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.optuna_sampler import MemTuneSampler
 
 
 def test_a_trial_that_failed_is_repeated_once() -> None:
@@ -34,7 +34,7 @@ def test_a_trial_that_failed_is_repeated_once() -> None:
 
 DIES = """
 import os, sys, optuna, yaml
-from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.optuna_sampler import MemTuneSampler
 sampler = MemTuneSampler.for_job(yaml.safe_load(open(sys.argv[1])))
 study = optuna.load_study(study_name="any", storage=sys.argv[2], sampler=sampler)
 print(sampler.plan(study.ask()), flush=True)

@@ -13,8 +13,8 @@ import yaml
 from user_study import ROOT, manifest, measured_study, truth
 
 from memtune.plans.plan import Plan
-from memtune_operator.search.pruner import MemTunePruner
-from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.optuna_pruner import MemTunePruner
+from memtune_operator.search.optuna_sampler import MemTuneSampler
 from memtune_operator.search.study import FITS
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from memtune.plans.plan import Plan
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints import lightning, manifest
-from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.rank import phases, progress, script_warnings
@@ -95,6 +94,8 @@ def _init(settings: Settings, package: str) -> Inherited:
 
 def _setup(settings: Settings, state: _State) -> Inherited:
     def setup(inherited: Inherited, fabric: Any, module: Any, *optimizers: Any, **kwargs: Any) -> Any:
+        from memtune_runner.engine.activation_checkpointing import set_checkpointing
+
         if optimizers and settings.plan.sharding.backend == "fsdp":
             raise BadInputError(
                 f"plan {settings.plan} shards the weights before an optimizer can be made of them: let the script call "
@@ -103,7 +104,7 @@ def _setup(settings: Settings, state: _State) -> Inherited:
             )
         is_trained = any(each.requires_grad for each in module.parameters())
         if is_trained:
-            set_checkpointing(module, settings.plan)
+            set_checkpointing(module, settings.plan.checkpointing)
         made = inherited(fabric, module, *optimizers, **kwargs)
         if is_trained:
             state.keep(fabric, made)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memtune_runner.checkpoints import lightning, manifest
-from memtune_runner.integrations.activation_checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, samples_of_pass
@@ -147,9 +146,11 @@ def _checkpoint_before_setup(strategy: Any, settings: Settings) -> None:
     inherited, done = strategy.setup, list[Any]()
 
     def setup(trainer: Any) -> None:
+        from memtune_runner.engine.activation_checkpointing import set_checkpointing
+
         module = trainer.lightning_module
         if trainer.state.fn.value == "fit" and module not in done:
-            set_checkpointing(module, settings.plan)
+            set_checkpointing(module, settings.plan.checkpointing)
             done.append(module)
         inherited(trainer)
 

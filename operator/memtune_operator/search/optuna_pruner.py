@@ -15,7 +15,7 @@ from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import THROUGHPUT
 from memtune.wire.probe_pruning import Step, pruned
-from memtune_operator.search.sampler import knowledge_for
+from memtune_operator.search.optuna_sampler import knowledge_for
 from memtune_operator.search.study import FITS, STALE, named_plan
 
 

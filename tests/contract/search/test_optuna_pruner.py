@@ -22,8 +22,8 @@ from memtune.controller.plan_choice import next_target
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.plan import Plan
 from memtune.wire.probe_pruning import Pruned, Target
-from memtune_operator.search.pruner import MemTunePruner
-from memtune_operator.search.sampler import MemTuneSampler, knowledge_for
+from memtune_operator.search.optuna_pruner import MemTunePruner
+from memtune_operator.search.optuna_sampler import MemTuneSampler, knowledge_for
 from memtune_runner.rank.probe import Probe
 
 GIB = 2**30
