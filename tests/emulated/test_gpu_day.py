@@ -23,7 +23,9 @@ _MODEL = "0.1B"
 _SECONDS = 1200  # of each command, on a machine that may be busy; on an idle one it takes two to four minutes
 
 
-@pytest.mark.parametrize(("gpu", "mib"), [("h100-80gb", 32), ("a100-80gb", 8.125), ("b200-180gb", 32)])
+@pytest.mark.parametrize(
+    ("gpu", "mib"), [("h100-80gb", 32), ("a100-80gb", 8.125), ("b200-180gb", 32), ("rtx5090-32gb", 32)]
+)
 def test_both_workspaces_of_cublas_are_those_that_are_predicted(
     gpu: str, mib: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,13 +77,17 @@ def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, 
 GPUS: dict[str, Gpu] = {
     g.name: g
     for g in (
+        # Blackwell Ultra data sheet, HGX B300: half of the rates with sparsity. Unchecked: the network, assumed to be
+        # an H100's, and what matrix products reach, a B200's.
+        _gpu("b300-270gb", 267.6, 2250, 75, 7700, 900, fp8=4500, host=64, network=50, matmul=0.776),
         # DGX B200 data sheet (rates of eight); bandwidth and usable memory as a device reports: pytorch/ao#4002.
         # Unchecked: the network, assumed to be an H100's.
         _gpu("b200-180gb", 178.3, 2250, 75, 7670, 900, fp8=4500, host=64, network=50, matmul=0.776),
-        # H200 data sheet. It is an H100 with HBM3e: 4.8 TB/s.
+        # H200 data sheet. It is an H100 with HBM3e: 4.8 TB/s. The NVL is by PCIe, for its NVLink bridge joins four
+        # cards at most. Unchecked: the fp32 and fp8 rates of the NVL, assumed to be those of an H100 NVL.
         _gpu("h200-141gb", 139.7, 989, 67, 4800, 450, fp8=1979, host=64, network=50, **_HOPPER),
+        _gpu("h200-nvl-141gb", 139.7, 835, 60, 4800, 64, fp8=1671, host=64, **_HOPPER),
         # H100 data sheet: SXM, NVL (by PCIe, for its NVLink bridge joins two cards only) and, in early editions, PCIe.
-        # Unchecked: the rates and the bandwidth of the NVL.
         _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64, network=50, **_HOPPER),
         _gpu("h100-nvl-94gb", 93.0, 835, 60, 3900, 64, fp8=1671, host=64, **_HOPPER),
         _gpu("h100-pcie-80gb", 79.1, 756, 51, 2000, 64, fp8=1513, host=64, **_HOPPER),
@@ -100,8 +104,16 @@ GPUS: dict[str, Gpu] = {
         # A10 data sheet. The A10G of AWS has fewer active tensor cores: half the rate and a little more fp32.
         _gpu("a10-24gb", 22.0, 125, 31.2, 600, 32),
         _gpu("a10g-24gb", 22.0, 70, 35, 600, 32),
-        # Unchecked: the rates of the RTX A6000. NVLink is a bridge of two cards.
-        _gpu("a6000-48gb", 47.4, 155, 38.7, 768, 56),
+        # NVIDIA RTX Blackwell PRO GPU Architecture v1.0, table 4. The Server Edition: its data sheet, and for tensor
+        # rates its product page, which rounds them and means sparsity. The memory of the RTX 6000 Ada is that with ECC:
+        # DINGYANB/MTVCrafter#21. The NVLink of the RTX A6000 is a bridge of two cards.
+        _gpu("rtxpro6000-96gb", 94.9, 503.8, 126, 1792, 64, fp8=1007.6, host=64),
+        _gpu("rtxpro6000-maxq-96gb", 94.9, 438.9, 109.7, 1792, 64, fp8=877.9, host=64),
+        _gpu("rtxpro6000-server-96gb", 94.9, 500, 120, 1597, 64, fp8=1000, host=64),
+        _gpu("rtx6000ada-48gb", 44.4, 364, 91.1, 960, 32, fp8=728.5),
+        _gpu("a6000-48gb", 47.4, 154.8, 38.7, 768, 56),
+        # NVIDIA RTX Blackwell GPU Architecture, table 3, with fp32 accumulation.
+        _gpu("rtx5090-32gb", 31.3, 209.5, 104.8, 1792, 64, fp8=419, host=64),
         # With fp32 accumulation: waredb.com, nvidia-geforce-rtx-4090.
         _gpu("rtx4090-24gb", 23.5, 165, 82.6, 1008, 32, fp8=330),
         # fp32 and bandwidth: gpu.spicedreamphone.com, a40-pcie-vs-geforce-rtx-3090. Unchecked: the bf16 rate, assumed
@@ -128,7 +140,9 @@ def find(name: str) -> Gpu:
 # NVIDIA's gpu-feature-discovery writes the driver's name with dashes for blanks, such as NVIDIA-H100-80GB-HBM3. If a
 # GPU was sold with different memory under one name, the product must say how much: A100 alone is ambiguous.
 _PRODUCTS = (
+    (r"b300", "b300-270gb"),
     (r"b200", "b200-180gb"),
+    (r"h200-nvl", "h200-nvl-141gb"),
     (r"h200", "h200-141gb"),
     (r"h100-nvl", "h100-nvl-94gb"),
     (r"h100-pcie", "h100-pcie-80gb"),
@@ -140,7 +154,12 @@ _PRODUCTS = (
     (r"l4", "l4-24gb"),
     (r"a10g", "a10g-24gb"),
     (r"a10", "a10-24gb"),
+    (r"rtx-pro-6000.*server-edition", "rtxpro6000-server-96gb"),
+    (r"rtx-pro-6000.*max-q-workstation-edition", "rtxpro6000-maxq-96gb"),
+    (r"rtx-pro-6000.*workstation-edition|rtx-pro-6000$", "rtxpro6000-96gb"),
+    (r"rtx-6000-ada", "rtx6000ada-48gb"),
     (r"rtx-?a6000|a6000", "a6000-48gb"),
+    (r"rtx-?5090", "rtx5090-32gb"),
     (r"rtx-?4090", "rtx4090-24gb"),
     (r"rtx-?3090", "rtx3090-24gb"),
     (r"v100.*32gb", "v100-32gb"),
@@ -148,11 +167,11 @@ _PRODUCTS = (
     (r"t4", "t4-16gb"),
 )
 
-# A slice is named by its sevenths of the arithmetic and its gigabytes, as in mig-1g.10gb, of which at least this much
-# is usable: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
+# A slice is named by its sevenths of the arithmetic, quarters on an RTX PRO 6000, and its gigabytes, as in mig-1g.10gb,
+# of which at least this much is usable: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
 _PROFILE = re.compile(r"mig-(\d)g\.(\d+)gb")
 
-_PARTS = 7
+_PARTS, _PARTS_OF_RTX_PRO = 7, 4
 
 _ARITHMETIC = ("bf16_flops", "fp16_flops", "tf32_flops", "fp32_flops", "fp8_flops")
 
@@ -181,7 +200,7 @@ def slice_of(gpu: Gpu, name: str) -> Gpu:
     found = _PROFILE.search(name.lower())
     if found is None or size_bytes >= gpu.usable_bytes:
         return gpu
-    part = int(found[1]) / _PARTS
+    part = int(found[1]) / (_PARTS_OF_RTX_PRO if gpu.name.startswith("rtxpro6000") else _PARTS)
     rates = {rate: getattr(gpu, rate) * part for rate in _ARITHMETIC}
     bandwidth = gpu.memory_bytes_per_second * size_bytes / gpu.usable_bytes
     return replace(gpu, usable_bytes=size_bytes, memory_bytes_per_second=bandwidth, **rates)
@@ -198,7 +217,7 @@ def closest(product: str) -> list[str]:
     words = [word for word in re.split(r"[^a-z0-9]+", product.lower()) if word]
     words += [first + second for first, second in pairwise(words)]
     scores = {name: max(_alikeness(word, name) for word in words) for name in GPUS} if words else {}
-    alike = [name for name, score in scores.items() if score >= _ALIKE]
+    alike = [name for name, score in scores.items() if score > _ALIKE]
     return sorted(alike, key=lambda name: -scores[name])[:_MOST_ALIKE]
 
 
@@ -240,7 +259,7 @@ class Chip(NamedTuple):
 
 # Capabilities: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". Multiprocessors: NVIDIA's
 # architecture whitepapers (Volta, Turing, Ampere GA100 and GA102, Ada, Hopper, Blackwell) and the data sheets of the
-# cards. Product names are the driver's, as `nvidia-smi` prints them.
+# cards; the B300's as it reports them. Product names are the driver's, as `nvidia-smi` prints them.
 # Threads and blocks of a multiprocessor; KiB of shared memory: per multiprocessor, at most per block, reserved.
 _CAPABILITIES = {
     (7, 0): (2048, 32, 96, 96, 0),
@@ -250,11 +269,15 @@ _CAPABILITIES = {
     (8, 9): (1536, 24, 100, 99, 1),
     (9, 0): (2048, 32, 228, 227, 1),
     (10, 0): (2048, 32, 228, 227, 1),
+    (10, 3): (2048, 32, 228, 227, 1),
+    (12, 0): (1536, 24, 100, 99, 1),
 }
 
 _CHIPS = {
+    "b300-270gb": ("NVIDIA B300 SXM6 AC", (10, 3), 148),
     "b200-180gb": ("NVIDIA B200", (10, 0), 148),
     "h200-141gb": ("NVIDIA H200", (9, 0), 132),
+    "h200-nvl-141gb": ("NVIDIA H200 NVL", (9, 0), 132),
     "h100-80gb": ("NVIDIA H100 80GB HBM3", (9, 0), 132),
     "h100-nvl-94gb": ("NVIDIA H100 NVL", (9, 0), 132),
     "h100-pcie-80gb": ("NVIDIA H100 PCIe", (9, 0), 114),
@@ -265,7 +288,12 @@ _CHIPS = {
     "l4-24gb": ("NVIDIA L4", (8, 9), 58),
     "a10-24gb": ("NVIDIA A10", (8, 6), 72),
     "a10g-24gb": ("NVIDIA A10G", (8, 6), 80),
+    "rtxpro6000-96gb": ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", (12, 0), 188),
+    "rtxpro6000-maxq-96gb": ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", (12, 0), 188),
+    "rtxpro6000-server-96gb": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 188),
+    "rtx6000ada-48gb": ("NVIDIA RTX 6000 Ada Generation", (8, 9), 142),
     "a6000-48gb": ("NVIDIA RTX A6000", (8, 6), 84),
+    "rtx5090-32gb": ("NVIDIA GeForce RTX 5090", (12, 0), 170),
     "rtx4090-24gb": ("NVIDIA GeForce RTX 4090", (8, 9), 128),
     "rtx3090-24gb": ("NVIDIA GeForce RTX 3090", (8, 6), 82),
     "v100-32gb": ("Tesla V100-SXM2-32GB", (7, 0), 80),

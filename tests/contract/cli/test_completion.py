@@ -72,11 +72,11 @@ def test_bash_completes_values(words: list[str], offered: list[str], capsys: pyt
 
 def test_zsh_is_told_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "zsh"])
-    assert ":NAME:(b200-180gb h200-141gb " in capsys.readouterr().out
+    assert ":NAME:(b300-270gb b200-180gb " in capsys.readouterr().out
 
 
 def test_fish_is_told_the_gpus_and_completes_files(capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "fish"])
     lines = [line for line in capsys.readouterr().out.splitlines() if "'_shtab_memtune_using plan" in line]
-    assert any(" -l gpu " in line and '"b200-180gb h200-141gb ' in line for line in lines)
+    assert any(" -l gpu " in line and '"b300-270gb b200-180gb ' in line for line in lines)
     assert any("(__fish_complete_path (commandline -ct))" in line for line in lines)

@@ -25,7 +25,11 @@ from memtune_cli.main import main
         ({"resources": {"gpusPerNode": 8}}, ["the GPU is unknown", "--gpu h100-80gb"]),
         (
             {"resources": {"gpusPerNode": 8, "gpuProduct": "NVIDIA-GB200"}},
-            ["gpuProduct: NVIDIA-GB200 is unknown (did you mean b200-180gb or", "give gpuMemory", "--gpu h100-80gb"],
+            [
+                "gpuProduct: NVIDIA-GB200 is unknown (did you mean b200-180gb, b300-270gb or",
+                "give gpuMemory",
+                "--gpu h100-80gb",
+            ],
         ),
         ({"model__hfConfig__hidden_size": 4 * 10**24}, ["spec.model.hfConfig.hidden_size", "more than any model has"]),
         (
@@ -159,7 +163,7 @@ def test_a_fixed_plan_of_another_batch_is_refused(tmp_path: Path, capsys: pytest
 def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown = refused(capsys, "plan", DENSE, "--gpu", "h100")
     assert "--gpu: h100 is unknown (did you mean h100-80gb, h100-nvl-94gb or h100-pcie-80gb?)" in unknown
-    assert "--gpu: mi300x is unknown (known are b200-180gb, " in refused(capsys, "plan", DENSE, "--gpu", "mi300x")
+    assert "--gpu: mi300x is unknown (known are b300-270gb, " in refused(capsys, "plan", DENSE, "--gpu", "mi300x")
     nowhere = str(tmp_path / "none" / "memory.png")
     assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
     assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")

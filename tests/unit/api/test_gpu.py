@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memtune.api import Job, gpu_notes, gpu_of, load_job, unknown_product
-from memtune.gpus.gpu import GPUS, closest, of_product
+from memtune.gpus.gpu import GPUS, chip_of, closest, of_product
 from memtune.units import GIB
 
 
@@ -24,10 +24,12 @@ def job(resources: dict[str, Any]) -> Job:
     ("product", "name"),
     [
         ("NVIDIA-H100-80GB-HBM3", "h100-80gb"),
+        ("NVIDIA-B300-SXM6-AC", "b300-270gb"),
         ("NVIDIA-B200", "b200-180gb"),
         ("NVIDIA-H100-PCIe", "h100-pcie-80gb"),
         ("NVIDIA-H100-NVL", "h100-nvl-94gb"),
         ("NVIDIA-H200", "h200-141gb"),
+        ("NVIDIA-H200-NVL", "h200-nvl-141gb"),
         ("NVIDIA-GH200-480GB", "h100-96gb"),
         ("NVIDIA-A100-SXM4-80GB", "a100-80gb"),
         ("NVIDIA-A100-SXM4-40GB", "a100-40gb"),
@@ -37,7 +39,13 @@ def job(resources: dict[str, Any]) -> Job:
         ("NVIDIA-L4", "l4-24gb"),
         ("NVIDIA-A10", "a10-24gb"),
         ("NVIDIA-A10G", "a10g-24gb"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Workstation-Edition", "rtxpro6000-96gb"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition", "rtxpro6000-maxq-96gb"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "rtxpro6000-server-96gb"),
+        ("RTX-Pro-6000", "rtxpro6000-96gb"),
+        ("NVIDIA-RTX-6000-Ada-Generation", "rtx6000ada-48gb"),
         ("NVIDIA-RTX-A6000", "a6000-48gb"),
+        ("NVIDIA-GeForce-RTX-5090", "rtx5090-32gb"),
         ("NVIDIA-GeForce-RTX-4090", "rtx4090-24gb"),
         ("Tesla-V100-SXM2-32GB", "v100-32gb"),
         ("Tesla-V100-SXM2-16GB", "v100-16gb"),
@@ -66,7 +74,10 @@ def test_the_card_of_a_module_has_only_pcie_between_gpus() -> None:
     assert card.link_bytes_per_second == module.host_link_bytes_per_second < module.link_bytes_per_second
 
 
-@pytest.mark.parametrize("product", ["NVIDIA-GB200", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-T400"])
+# The fourth is the label of a vGPU, which has a share of the memory.
+@pytest.mark.parametrize(
+    "product", ["NVIDIA-GB200", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-RTX-Pro-6000-Blackwell-DC-24Q", "NVIDIA-T400"]
+)
 def test_a_product_that_is_not_in_the_table_is_not_guessed(product: str) -> None:
     assert of_product(product) is None
 
@@ -116,9 +127,9 @@ def test_a_gpu_that_the_object_does_not_name_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("product", "names"),
     [
-        ("NVIDIA-GB200", ["b200-180gb", "h200-141gb"]),
+        ("NVIDIA-GB200", ["b200-180gb", "b300-270gb", "h200-141gb"]),
         ("NVIDIA-A100-SXM4-8OGB", ["a100-80gb", "a100-40gb", "a10-24gb"]),
-        ("NVIDIA-GeForce-RTX-5090", ["rtx4090-24gb", "rtx3090-24gb"]),
+        ("NVIDIA-GeForce-RTX-5080", ["rtx5090-32gb", "rtx4090-24gb", "rtx3090-24gb"]),
         ("NVIDIA-L40", ["l40s-48gb", "l4-24gb"]),
         ("AMD-Instinct-MI300X", []),
         ("-", []),
@@ -142,7 +153,7 @@ def test_an_unknown_product_beside_its_memory_is_told_with_what_it_was_taken_for
 
 
 def test_a_product_unlike_any_is_met_with_all_that_are_known() -> None:
-    assert (unknown_product(job({"gpuProduct": "MI300X"})) or "").startswith("MI300X is unknown (known are b200-180gb,")
+    assert (unknown_product(job({"gpuProduct": "MI300X"})) or "").startswith("MI300X is unknown (known are b300-270gb,")
 
 
 def test_a_share_is_of_whatever_memory_the_gpu_has() -> None:
@@ -169,6 +180,21 @@ def test_a_mig_slice_has_its_part_of_memory_and_rates(resources: dict[str, Any])
     assert gpu.usable_bytes == 38 * GIB
     assert gpu.bf16_flops == pytest.approx(whole.bf16_flops * 3 / 7)
     assert gpu.memory_bytes_per_second == pytest.approx(whole.memory_bytes_per_second * 38 / 79.2, rel=1e-6)
+
+
+def test_a_mig_slice_of_an_rtx_pro_6000_has_quarters() -> None:
+    whole = GPUS["rtxpro6000-server-96gb"]
+    for slice_, gib, part in (("1g.24gb", 22.8, 0.25), ("2g.48gb", 45.6, 0.5), ("4g.96gb", 91.2, 1)):
+        gpu = of_product(f"NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition-MIG-{slice_}")
+        assert gpu is not None
+        assert (gpu.usable_bytes, gpu.bf16_flops) == (int(gib * GIB), whole.bf16_flops * part)
+
+
+def test_every_gpu_has_a_chip_whose_product_finds_it() -> None:
+    for name in GPUS:
+        found = of_product(chip_of(name).product.replace(" ", "-"))
+        # "NVIDIA H100" is what the one of 96 GB calls itself, and most of 80 GB are meant by it.
+        assert found == GPUS["h100-80gb" if name == "h100-96gb" else name]
 
 
 def test_the_resource_alone_tells_the_size_of_a_slice_and_a_declared_size_goes_first() -> None:

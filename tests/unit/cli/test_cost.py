@@ -171,7 +171,7 @@ def test_a_price_of_the_command_replaces_that_of_the_job(tmp_path: Path, capsys:
     ("arguments", "problem"),
     [
         (["--gpu", "h10,a100-80gb,mi300x"], "--gpu: h10 is unknown (did you mean"),
-        (["--gpu", "h10,a100-80gb,mi300x"], "; mi300x is unknown (known are b200-180gb, "),
+        (["--gpu", "h10,a100-80gb,mi300x"], "; mi300x is unknown (known are b300-270gb, "),
         (["--gpu", "a100-80gb,,h100-80gb"], "--gpu: a name is missing in 'a100-80gb,,h100-80gb'; write names"),
         (["--gpu", "a100-80gb, A100-80gb"], "--gpu: A100-80gb is given twice; leave one out"),
         (["--gpu-hour-price", "h10=2"], "--gpu-hour-price: h10 is unknown (did you mean"),

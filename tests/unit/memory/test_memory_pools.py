@@ -138,7 +138,10 @@ def test_what_a_small_model_was_measured_to_reserve_is_within_its_interval(
 
 
 def test_the_workspaces_of_a_gpu_by_hand() -> None:
-    assert [workspace_bytes(gpu) / MIB for gpu in ("h100-80gb", "b200-180gb", "a100-80gb", "t4-16gb")] == [
+    assert [
+        workspace_bytes(gpu) / MIB for gpu in ("h100-80gb", "b200-180gb", "rtx5090-32gb", "a100-80gb", "t4-16gb")
+    ] == [
+        64,
         64,
         64,
         16.25,

@@ -133,7 +133,13 @@ def test_sequences_that_are_too_long_could_be_shorter() -> None:
     assert told[0].startswith(
         "shorten training.sequenceLength to 65,536: bf16-fsdp-full-mb1x1 is predicted to take 75.4 "
     )
-    alone = advise(replace(long, gpus_per_node=1), Predictor, Plan.parse("bf16-z0-full-mb1x8"), 0.06, Space())
+    alone = advise(
+        replace(long, gpus_per_node=1, sequence_length=262144),
+        Predictor,
+        Plan.parse("bf16-z0-full-mb1x8"),
+        0.06,
+        Space(),
+    )
     both = "shorten training.sequenceLength to 65,536 and allow optimizer+parameters in tuning.space.offload: "
     assert len(alone) == 1
     assert alone[0].startswith(f"{both}bf16-z3-full-mb1x8-oparam is predicted to take")

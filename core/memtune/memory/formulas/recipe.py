@@ -297,8 +297,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
 def workspace_bytes(gpu: str) -> float:
     """cuBLAS workspaces on a GPU whose chip is known, else 0. The backward pass has its own workspace.
 
-    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; emulated runs of an H100, a B200, an A100 and a T4. Up to
-    torch 2.11 a B200 counts as a GPU before Hopper.
+    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; emulated runs of an H100, a B200, an RTX 5090, an A100 and
+    a T4. Up to torch 2.11 a B200 counts as a GPU before Hopper.
     """
     try:
         chip = chip_of(gpu)
