@@ -92,7 +92,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {metric:<12}{size(peaks[metric]):>12}"
     yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {estimated(outside)}"
     yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
-    yield from gpus(screen, measured["gpuBytes"])
+    yield from gpus(screen, measured["peakBytesByGpu"])
     yield ""
     yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
     yield asked(measured)

@@ -30,7 +30,15 @@ _GRACE_SECONDS = 20
 _LAST_WORDS_SECONDS = 2
 # Fields that only the emulated process knows; None if it never used the GPU or was killed.
 _FOUND = (
-    *("phaseBytes", "gpuBytes", "hostPeakBytes", "pinnedPeakBytes", "kernelLaunches", "matrixProducts", "collectives"),
+    *(
+        "phaseBytes",
+        "peakBytesByGpu",
+        "hostPeakBytes",
+        "pinnedPeakBytes",
+        "kernelLaunches",
+        "matrixProducts",
+        "collectives",
+    ),
     *("stubs", "compilations", "values", "torch", "history"),
 )
 

@@ -46,7 +46,7 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     if result["phaseBytes"]:
         yield ""
         yield from _phases(screen, unit, result["phaseBytes"])
-        yield from gpus(screen, result["gpuBytes"])
+        yield from gpus(screen, result["peakBytesByGpu"])
     if result["hostPeakBytes"] is not None:
         host, pinned = size(result["hostPeakBytes"]), size(result["pinnedPeakBytes"])
         yield ""

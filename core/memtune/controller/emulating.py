@@ -60,14 +60,14 @@ def settled(context: Context, record: EmulationStatus) -> Context:
     conclusion = conclude(run)
     if conclusion is not None and not waits(run):
         return _ended(context, record, run, conclusion)
-    if started_at is None and (left := _patience_left(context, record, run)) <= 0:
+    if started_at is None and (left := _start_seconds_left(context, record, run)) <= 0:
         said = conclusion.message if conclusion else "its container has not started"
         return _ended(context, record, run, Conclusion(Verdict.UNSCHEDULABLE, 0, f"given up waiting: {said}"))
     began = to_seconds(started_at)
     return context.waking(left if began is None else began + EMULATION_SECONDS - context.now)
 
 
-def _patience_left(context: Context, record: EmulationStatus, run: RunObservation) -> float:
+def _start_seconds_left(context: Context, record: EmulationStatus, run: RunObservation) -> float:
     recorded = to_seconds(record.recorded_at)
     patience = _START_SECONDS if run.pods[0].node else _PLACE_SECONDS
     # A clock that jumped back must not extend the wait.

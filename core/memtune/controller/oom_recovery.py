@@ -1,4 +1,4 @@
-"""The downgrade after an out-of-memory: the fastest plan that the recalibrated model and the checkpoint allow.
+"""The downgrade after an out-of-memory: the fastest plan that the recalibrated knowledge and the checkpoint allow.
 
 It is one of the job's space, or the next of `memtune.planning.ladder`.
 """

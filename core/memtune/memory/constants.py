@@ -38,8 +38,8 @@ DEFAULT_TRUST: Mapping[str, float] = {
     "nccl": 0.60,
 }
 
-# How far a job of which nothing was measured may be off as a whole, beside its components: the half-width of the 95%
-# interval. Written by `python bench/job_width.py --write`, never by hand.
+# How far a job of which nothing was measured may be off as a whole, beside its components: the half-width at the 97.5%
+# quantile. Written by `python bench/job_width.py --write`, never by hand.
 JOB_WIDTH = 0.17
 
 

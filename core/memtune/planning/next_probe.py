@@ -64,7 +64,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ProbeChoice:
-    """Which plan to probe next. ``candidates`` are those left to probe, predicted by the recalibrated model.
+    """Which plan to probe next. ``candidates`` are those left to probe, predicted by the recalibrated knowledge.
 
     They exclude tried plans. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
     """

@@ -56,7 +56,7 @@ class EmulatedRank:
         if path := os.environ.get(environment.EMULATED_RESULT):
             phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
             result = {
-                **measured, "phaseBytes": phase_bytes, "gpuBytes": self._peaks.by_gpu(),
+                **measured, "phaseBytes": phase_bytes, "peakBytesByGpu": self._peaks.by_gpu(),
                 **self._history(changes), "torch": self._torch.__version__,
             }  # fmt: skip
             Path(path).write_text(json.dumps(result), encoding="utf-8")

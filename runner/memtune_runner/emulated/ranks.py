@@ -11,7 +11,7 @@ from memtune_runner.emulated.errors import EmulationError
 # More ranks than this are on several nodes.
 GPUS_PER_NODE = 8
 # As many as torch knows in a process.
-MOST_GPUS = 128
+MOST_GPUS = 120
 # Pairs of the options that count processes and nodes.
 _OPTIONS = {
     "--nproc-per-node": "--nnodes",

@@ -118,7 +118,7 @@ class Session:
         statistics = [cuda.memory_stats(gpu) for gpu in range(cuda.device_count())]
         return {
             "peakBytes": {name: max((each[name] for each in peaks), default=0) for name in (*_PEAKS, "driver")},
-            "gpuBytes": dict(sorted(self._peaks.items())),
+            "peakBytesByGpu": dict(sorted(self._peaks.items())),
             "endBytes": {
                 name: max((each.get(f"{key}.all.current", 0) for each in statistics), default=0)
                 for name, key in _PEAKS.items()

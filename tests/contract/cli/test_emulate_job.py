@@ -51,7 +51,7 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
             name: dict(zip(("allocated", "active", "reserved"), (size * _GIB for size in sizes), strict=True))
             for name, sizes in phases.items()
         },
-        "gpuBytes": {"0": {"allocated": 63 * _GIB, "active": 64 * _GIB, "reserved": 66 * _GIB}},
+        "peakBytesByGpu": {"0": {"allocated": 63 * _GIB, "active": 64 * _GIB, "reserved": 66 * _GIB}},
         "hostPeakBytes": 2 * _GIB, "pinnedPeakBytes": 1 << 20, "kernelLaunches": 7000,
         "matrixProducts": {"calls": 2400, "flops": 2_463_900 * 10**9},
         "collectives": [{"name": "all-gather", "calls": 198, "bytes": 90 * _GIB}],

@@ -155,6 +155,7 @@ def become(words: list[str], environment: dict[str, str], directory: str, python
     for name in [name for name in sys.modules if name.partition(".")[0] in ("memtune", "memtune_runner")]:
         del sys.modules[name]
     if PathFinder.find_spec("sitecustomize", own) is not None:
+        sys.modules.pop("sitecustomize", None)  # a parent's own
         importlib.import_module("sitecustomize")  # as Python does at its start
     replace_copies()
     code = _run(sys.argv[0], is_module)

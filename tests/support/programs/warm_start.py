@@ -14,7 +14,6 @@ _RANKS = (
     "/memtune_runner/enter/run_worker.py",
     "/tests/support/programs/watched_worker.py",
     "/tests/support/engine_ranks.py",
-    "/bench/gpu_measure.py",
 )
 _MODULES = (["memtune_runner", "trace"], ["memtune_runner", "emulated"], ["memtune_runner.checkpoints.convert"])
 

@@ -65,7 +65,7 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
         "torch": {"version": "2.13.0", "cuda": "13.0", "cudnn": "9.20.0", "nccl": "2.29.7"},
         "measured": {
             "peakBytes": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30},
-            "gpuBytes": of_gpu,
+            "peakBytesByGpu": of_gpu,
             "hostPeakBytes": 1 << 30, "pinnedPeakBytes": 0, "allocatorRetries": 0, "outOfMemoryErrors": 0,
             "values": [], "compilations": 0, "stubs": [],
             "matrixProducts": {"calls": 225, "flops": 773_094_113_280},

@@ -17,7 +17,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, 
 #define REAL_BYTES ((size_t)1 << 20)
 
 /* As many as torch knows. */
-#define MOST_GPUS 128
+#define MOST_GPUS 120
 
 struct gpu {
     char name[128];
