@@ -39,9 +39,9 @@ from memtune_runner.rank.preflight import no_gpu
 NO_GPU = 2
 # A pair of the largest model takes a minute, mostly to fill the weights; a small one that hangs leaves time to others.
 # An emulated GPU computes on the CPU what it computes at all, and other work may be going on there.
-_TIMES = 5.0 if EMULATED_GPU in os.environ else 1.0
+_TIMES_AS_LONG = 5.0 if EMULATED_GPU in os.environ else 1.0
 LIMIT_SECONDS = {
-    model: _TIMES * seconds
+    model: _TIMES_AS_LONG * seconds
     for model, seconds in {"0.1B": 60.0, "0.5B": 60.0, "1.1B": 60.0, "3B": 90.0, "7B": 120.0, "13B": 180.0}.items()
 }
 # With less than that left, no pair is started.

@@ -147,10 +147,10 @@ class Square(NamedTuple):
 
 
 class Belief:
-    """A Gaussian belief about the relative error of each component; widths are those of a 95% bound.
+    """A Gaussian belief about the relative error of each component; its widths are those of a 95% bound.
 
     ``doubt`` is an additional width of each whole sum, and ``job_width`` another one of a job of which nothing was
-    measured.
+    measured, at the quantile that memtune.memory.constants names.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The `python` of a warm environment: forks a rank, and what traces a model or converts a checkpoint, from the Python
-that has imported libraries, and starts all else anew.
+"""The `python` of a warm environment: forks a rank, what `memtune emulate` runs, and what traces a model or converts a
+checkpoint, from the Python that has imported libraries, and starts all else anew.
 
 Runs without site-packages; the directory above has the socket and the path of the real Python.
 """
