@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 from dev.cluster.layout import INSIDE_SETTINGS, Node
@@ -48,4 +49,14 @@ def write_runtime_settings(node: Node) -> None:
 
 def containerd() -> Part:
     argv = ["containerd", "--config", str(INSIDE_SETTINGS / "containerd.toml")]
-    return Part("containerd", argv, Path("/var/log/containerd.log"), ready=SOCKET.exists)
+    return Part("containerd", argv, Path("/var/log/containerd.log"), ready=lambda: answers(SOCKET))
+
+
+def answers(place: Path) -> bool:
+    """Whether somebody listens at a socket: the file of one whose process was killed stays."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(str(place))
+        except OSError:
+            return False
+    return True
