@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 
 
 class Word(str, Enum):
@@ -11,6 +12,7 @@ class Word(str, Enum):
     __str__ = str.__str__
 
 
+@cache
 def camel(name: str) -> str:
     """The name of a field in JSON and YAML."""
     head, *rest = name.split("_")

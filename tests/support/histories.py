@@ -11,7 +11,7 @@ from simulated_cluster import OUTSIDE_BYTES, Pod, SimulatedCluster
 from small_traces import small_trace
 
 from memtune.api.job import Job
-from memtune.api.status import load_status
+from memtune.api.status import load_status, to_seconds
 from memtune.controller import decide
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.memory.measured_overhead import Remembered
@@ -50,11 +50,16 @@ class History:
         raise AssertionError(f"no end: {self.cluster.status['phase']}, {self.cluster.events[-8:]}")
 
     def _goes_in_time(self) -> None:
-        """An ended job is deleted when its TTL is over, and not before."""
-        time_to_live = self.cluster.job.spec.ttl_seconds_after_finished
-        if time_to_live is not None:
-            self.cluster.tick(time_to_live + 1.0)
-        assert self.cluster.is_deleted is (time_to_live is not None)
+        """An ended job is deleted once its TTL is over, counted from the end that the operator's clock told."""
+        cluster = self.cluster
+        time_to_live = cluster.job.spec.ttl_seconds_after_finished
+        if time_to_live is None:
+            assert not cluster.is_deleted
+            return
+        ends = [each for each in cluster.status["conditions"] if each["type"] in ("Complete", "Failed")]
+        ended = max(to_seconds(each["lastTransitionTime"]) or 0.0 for each in ends)
+        cluster.tick(max(ended + time_to_live - cluster.now, 0.0) + 1.0)
+        assert cluster.is_deleted
 
     def _calm(self) -> None:
         cluster = self.cluster
