@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from memtune.api.architecture_rules import ARCHITECTURE_RULES
 from memtune.api.errors import Problem
-from memtune.api.fixed_rules import FIXED_RULES
+from memtune.api.fixed_mode_rules import FIXED_RULES
 from memtune.api.job import CheckpointVolume, JobSpec
 from memtune.api.model import Model
 from memtune.api.rule import FORBIDDEN, REQUIRED, Rule

@@ -13,8 +13,8 @@ from memtune.memory.measured_overhead import JobOutside
 from memtune_operator.backend import Snapshot
 from memtune_operator.kubernetes import measurement_entries
 from memtune_operator.kubernetes.api_errors import RefusalError
+from memtune_operator.kubernetes.cache_config_map import CacheConfigMap
 from memtune_operator.kubernetes.client import Client
-from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.pods.trace_pod import image_of
 
 _log = logging.getLogger("memtune")
@@ -24,7 +24,7 @@ class Measurements:
     """Reads and writes the one ConfigMap of each namespace."""
 
     def __init__(self, cluster: Client, runner_image: str) -> None:
-        self._cache = NamespaceCache(cluster, measurement_entries.NAME)
+        self._cache = CacheConfigMap(cluster, measurement_entries.NAME)
         self._runner_image = runner_image
 
     async def recall(self, snapshot: Snapshot) -> Snapshot:

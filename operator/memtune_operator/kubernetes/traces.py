@@ -9,9 +9,9 @@ from __future__ import annotations
 from memtune.api import Job
 from memtune.memory.traced_model import read_traced
 from memtune.wire.trace import TraceError
+from memtune_operator.kubernetes.cache_config_map import CacheConfigMap
 from memtune_operator.kubernetes.cache_entries import entry, keeping
 from memtune_operator.kubernetes.client import Client
-from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.kubernetes.pod_reader import image_ids
 from memtune_operator.pods.trace_pod import has_foreign_variables, is_trace, key_of
 from memtune_operator.pods.wrapping import Manifest, TemplateError
@@ -38,7 +38,7 @@ class Traces:
     """Reads and writes the trace ConfigMap of each namespace, for jobs that have a factory."""
 
     def __init__(self, cluster: Client, runner_image: str) -> None:
-        self._cache = NamespaceCache(cluster, NAME)
+        self._cache = CacheConfigMap(cluster, NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:

@@ -15,7 +15,7 @@ _MOST_ATTEMPTS = 4
 _log = logging.getLogger("memtune")
 
 
-class NamespaceCache:
+class CacheConfigMap:
     """Reads and writes the ConfigMap of each namespace."""
 
     def __init__(self, cluster: Client, name: str) -> None:
