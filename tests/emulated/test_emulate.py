@@ -197,10 +197,39 @@ def test_ranks_that_a_script_starts_by_itself_and_nobody_was_told_of_are_told() 
     assert "give --ranks 2, and one stands for all" in result["printed"]
 
 
-def test_ranks_that_are_processes_of_their_own_exchange_objects() -> None:
+def test_ranks_that_are_processes_of_their_own_exchange_objects_and_small_tensors() -> None:
     code, result = emulate(_SCRIPTS / "exchange.py", "--gpus", "2", "--time-limit", "120")
     assert code == 0, result["printed"][-2000:]
     assert {"rank 0 was told all", "rank 1 was told all"} <= set(result["printed"].splitlines())
+    # Each tells of the lines that read what nobody knows, and of no other.
+    lines = (_SCRIPTS / "exchange.py").read_text().splitlines()
+    places = ", ".join(
+        f"{_SCRIPTS / 'exchange.py'}:{number}" for number, line in enumerate(lines, 1) if ".item(), flush" in line
+    )
+    told = f"a process that the script started read 2 values that no kernel has computed ({places})"
+    assert result["printed"].count(told) == 2
+
+
+def test_what_other_ranks_would_send_is_theirs_alone_and_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import distributed\ndistributed.init_process_group('cpu:gloo,cuda:nccl')\n"
+        "count = torch.tensor([3], device='cuda')\nalone = distributed.new_group([0])\n"
+        "distributed.all_reduce(count, group=alone)\nassert count.item() == 3  # of one rank\n"
+        "distributed.all_reduce(count)\nassert count.item() == 24  # of all\n"
+        "sizes = [torch.empty(1, device='cuda') for _ in range(8)]\n"
+        "distributed.gather(torch.full((1,), 5.0, device='cuda'), sizes)\nassert sizes[7].item() == 5  # of the last\n"
+        "large = torch.ones(1 << 21, device='cuda')\ndistributed.all_reduce(large)\nlarge[0].item()  # of a large one\n"
+        "distributed.barrier()\ndistributed.all_reduce(torch.tensor([3]))  # on the host\n"
+    )
+    code, result = emulate(script, "--ranks", "8")
+    assert code == 0, result["printed"][-2000:]
+    lines = script.read_text().splitlines()
+    read = {lines[each["line"] - 1].partition("# ")[2]: each["value"] for each in result["measured"]["values"]}
+    assert read == {
+        "of one rank": "true",
+        **dict.fromkeys(("of all", "of the last", "of a large one", "on the host"), "made up"),
+    }
 
 
 def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(
@@ -272,7 +301,10 @@ def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     code, result = emulate(_SCRIPTS / "children.py")
     assert code == 0, result["printed"][-2000:]
-    assert result["printed"].splitlines()[-3:] == ["own 2016 63 True"] * 2 + ["192"]
+    told = "memtune: emulated GPU: a process that the script started read 3 values that no kernel has computed"
+    said = [line for line in result["printed"].splitlines() if not line.startswith(told)]
+    assert said[-3:] == ["own 2016 63 True"] * 2 + ["192"]
+    assert result["printed"].count(told) == 2
 
 
 def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
@@ -336,6 +368,22 @@ def test_one_process_has_the_memory_of_each_gpu_that_it_uses() -> None:
     assert {each["value"] for each in result["measured"]["values"] if each["file"].endswith("several_gpus.py")} == {
         "true"
     }
+
+
+@pytest.mark.parametrize(("visible", "seen"), [("3,1", ["1", "4"]), ("0", ["0", "4"]), ("", []), ("-1", [])])
+def test_a_script_that_names_its_gpus_sees_no_others(visible: str, seen: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '{visible}'\nimport torch\n"
+        "gpus = torch.cuda.device_count()\nprint('available', torch.cuda.is_available(), gpus)\nif gpus:\n"
+        "    torch.ones(1 << 20, device=f'cuda:{gpus - 1}')\n"
+    )
+    code, result = emulate(script, "--gpus", "4")
+    assert code == 0, result["printed"][-2000:]
+    numbers = [each for each in visible.split(",") if each.isdecimal()]
+    assert f"available {bool(numbers)} {len(numbers)}\n" in result["printed"]
+    by_gpu = (result["measured"] or {"peakBytesByGpu": {}})["peakBytesByGpu"]
+    assert [word for gpu, peaks in by_gpu.items() for word in (gpu, str(peaks["allocated"] // MIB))] == seen
 
 
 def test_groups_over_gloo_wait_for_nobody() -> None:
