@@ -257,6 +257,25 @@ def test_expandable_segments_take_what_is_needed_and_no_more(monkeypatch: pytest
     assert result["measured"]["peakBytes"]["reserved"] == 142 * MIB
 
 
+def test_a_share_of_the_memory_and_the_largest_split_are_the_allocators_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nmib = 1 << 20\nlarge = torch.empty(100 * mib, dtype=torch.uint8, device='cuda')\ndel large\n"
+        "small = torch.empty(30 * mib, dtype=torch.uint8, device='cuda')\n"
+        "torch.cuda.set_per_process_memory_fraction(0.25)\ntry:\n"
+        "    torch.empty(20 << 30, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError as error:\n    print(error)\n"
+    )
+    for settings, reserved in ("max_split_size_mb:21", 130), ("max_split_size_mb:200", 100):
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
+        code, result = emulate(script)
+        assert code == 0, result["printed"][-2000:]
+        assert "19.78 GiB allowed" in result["printed"]
+        assert result["measured"]["peakBytes"]["reserved"] == reserved * MIB
+
+
 def test_values_steer_a_script_as_on_a_gpu() -> None:
     code, result = emulate(_SCRIPTS / "values.py")
     assert code == 0, result["printed"][-2000:]
