@@ -424,9 +424,10 @@ def test_the_last_stage_of_a_pipeline_runs_if_the_script_says_what_it_is_given()
     assert "pass input_args to PipelineStage" in result["printed"]
 
 
-def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
+def test_transformers_trainer_trains_evaluates_and_saves_on_one_gpu_and_its_model_generates() -> None:
     code, result = emulate(_SCRIPTS / "training.py")
     assert code == 0, result["printed"][-2000:]
+    assert {"saved [4]", "generated (1, 13)"} <= set(result["printed"].splitlines())  # 4 bytes for each weight
     # Weights, gradients and two moments of 4 bytes at least.
     assert result["measured"]["peakBytes"]["allocated"] > 4 * 4 * 18e6
 
