@@ -99,6 +99,7 @@ class AssertPeak:
         metric: str = "reserved",
         gpu: str = GPU,
         ranks: int | None = None,
+        gpus: int | None = None,
         time_limit: int = TIME_LIMIT_SECONDS,
         name: str = "",
     ) -> dict[str, Any]:
@@ -111,7 +112,9 @@ class AssertPeak:
             raise ValueError(f"metric is {metric!r}; use one of {', '.join(_METRICS)}")
         limit = None if at_most is None else _limit(at_most)
         key = self._key(name)
-        options = ["--gpu", gpu, "--time-limit", str(time_limit), *(["--ranks", str(ranks)] if ranks else [])]
+        options = ["--gpu", gpu]
+        for option, number in (("--time-limit", time_limit), ("--ranks", ranks), ("--gpus", gpus)):
+            options += [] if number is None else [option, str(number)]
         try:
             result, peak = self._emulate(self._words(command), options)
             self._check(key, peak, metric, limit)

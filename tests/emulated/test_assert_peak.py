@@ -33,8 +33,8 @@ for _ in range(2):
 """
 _TESTS = """\
 def test_one_gpu(assert_peak):
-    result = assert_peak("model.py", gpu="a100-40gb")
-    assert result["gpu"]["product"] == "NVIDIA A100-SXM4-40GB"
+    result = assert_peak("model.py", gpu="a100-40gb", gpus=2)
+    assert (result["gpu"]["product"], result["gpus"]) == ("NVIDIA A100-SXM4-40GB", 2)
 
 def test_eight_ranks(assert_peak):
     assert assert_peak("python model.py", at_most="1 GiB", ranks=8)["ranks"] == 8

@@ -197,10 +197,39 @@ def test_ranks_that_a_script_starts_by_itself_and_nobody_was_told_of_are_told() 
     assert "give --ranks 2, and one stands for all" in result["printed"]
 
 
-def test_ranks_that_are_processes_of_their_own_exchange_objects() -> None:
+def test_ranks_that_are_processes_of_their_own_exchange_objects_and_small_tensors() -> None:
     code, result = emulate(_SCRIPTS / "exchange.py", "--gpus", "2", "--time-limit", "120")
     assert code == 0, result["printed"][-2000:]
     assert {"rank 0 was told all", "rank 1 was told all"} <= set(result["printed"].splitlines())
+    # Each tells of the lines that read what nobody knows, and of no other.
+    lines = (_SCRIPTS / "exchange.py").read_text().splitlines()
+    places = ", ".join(
+        f"{_SCRIPTS / 'exchange.py'}:{number}" for number, line in enumerate(lines, 1) if ".item(), flush" in line
+    )
+    told = f"a process that the script started read 2 values that no kernel has computed ({places})"
+    assert result["printed"].count(told) == 2
+
+
+def test_what_other_ranks_would_send_is_theirs_alone_and_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import distributed\ndistributed.init_process_group('cpu:gloo,cuda:nccl')\n"
+        "count = torch.tensor([3], device='cuda')\nalone = distributed.new_group([0])\n"
+        "distributed.all_reduce(count, group=alone)\nassert count.item() == 3  # of one rank\n"
+        "distributed.all_reduce(count)\nassert count.item() == 24  # of all\n"
+        "sizes = [torch.empty(1, device='cuda') for _ in range(8)]\n"
+        "distributed.gather(torch.full((1,), 5.0, device='cuda'), sizes)\nassert sizes[7].item() == 5  # of the last\n"
+        "large = torch.ones(1 << 21, device='cuda')\ndistributed.all_reduce(large)\nlarge[0].item()  # of a large one\n"
+        "distributed.barrier()\ndistributed.all_reduce(torch.tensor([3]))  # on the host\n"
+    )
+    code, result = emulate(script, "--ranks", "8")
+    assert code == 0, result["printed"][-2000:]
+    lines = script.read_text().splitlines()
+    read = {lines[each["line"] - 1].partition("# ")[2]: each["value"] for each in result["measured"]["values"]}
+    assert read == {
+        "of one rank": "true",
+        **dict.fromkeys(("of all", "of the last", "of a large one", "on the host"), "made up"),
+    }
 
 
 def test_without_a_compiler_nothing_is_compiled_and_the_result_says_so(
@@ -226,6 +255,25 @@ def test_expandable_segments_take_what_is_needed_and_no_more(monkeypatch: pytest
     assert code == 0, result["printed"][-2000:]
     # 4,000,256 bytes and 128 MiB side by side, in pieces of 20 MiB; 2 MiB for what is small.
     assert result["measured"]["peakBytes"]["reserved"] == 142 * MIB
+
+
+def test_a_share_of_the_memory_and_the_largest_split_are_the_allocators_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nmib = 1 << 20\nlarge = torch.empty(100 * mib, dtype=torch.uint8, device='cuda')\ndel large\n"
+        "small = torch.empty(30 * mib, dtype=torch.uint8, device='cuda')\n"
+        "torch.cuda.set_per_process_memory_fraction(0.25)\ntry:\n"
+        "    torch.empty(20 << 30, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError as error:\n    print(error)\n"
+    )
+    for settings, reserved in ("max_split_size_mb:21", 130), ("max_split_size_mb:200", 100):
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
+        code, result = emulate(script)
+        assert code == 0, result["printed"][-2000:]
+        assert "19.78 GiB allowed" in result["printed"]
+        assert result["measured"]["peakBytes"]["reserved"] == reserved * MIB
 
 
 def test_values_steer_a_script_as_on_a_gpu() -> None:
@@ -272,7 +320,10 @@ def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     code, result = emulate(_SCRIPTS / "children.py")
     assert code == 0, result["printed"][-2000:]
-    assert result["printed"].splitlines()[-3:] == ["own 2016 63 True"] * 2 + ["192"]
+    told = "memtune: emulated GPU: a process that the script started read 3 values that no kernel has computed"
+    said = [line for line in result["printed"].splitlines() if not line.startswith(told)]
+    assert said[-3:] == ["own 2016 63 True"] * 2 + ["192"]
+    assert result["printed"].count(told) == 2
 
 
 def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
@@ -338,6 +389,22 @@ def test_one_process_has_the_memory_of_each_gpu_that_it_uses() -> None:
     }
 
 
+@pytest.mark.parametrize(("visible", "seen"), [("3,1", ["1", "4"]), ("0", ["0", "4"]), ("", []), ("-1", [])])
+def test_a_script_that_names_its_gpus_sees_no_others(visible: str, seen: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '{visible}'\nimport torch\n"
+        "gpus = torch.cuda.device_count()\nprint('available', torch.cuda.is_available(), gpus)\nif gpus:\n"
+        "    torch.ones(1 << 20, device=f'cuda:{gpus - 1}')\n"
+    )
+    code, result = emulate(script, "--gpus", "4")
+    assert code == 0, result["printed"][-2000:]
+    numbers = [each for each in visible.split(",") if each.isdecimal()]
+    assert f"available {bool(numbers)} {len(numbers)}\n" in result["printed"]
+    by_gpu = (result["measured"] or {"peakBytesByGpu": {}})["peakBytesByGpu"]
+    assert [word for gpu, peaks in by_gpu.items() for word in (gpu, str(peaks["allocated"] // MIB))] == seen
+
+
 def test_groups_over_gloo_wait_for_nobody() -> None:
     code, result = emulate(_SCRIPTS / "groups.py", "--ranks", "8", "--time-limit", "60")
     assert code == 0, result["printed"][-2000:]
@@ -357,9 +424,10 @@ def test_the_last_stage_of_a_pipeline_runs_if_the_script_says_what_it_is_given()
     assert "pass input_args to PipelineStage" in result["printed"]
 
 
-def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
+def test_transformers_trainer_trains_evaluates_and_saves_on_one_gpu_and_its_model_generates() -> None:
     code, result = emulate(_SCRIPTS / "training.py")
     assert code == 0, result["printed"][-2000:]
+    assert {"saved [4]", "generated (1, 13)"} <= set(result["printed"].splitlines())  # 4 bytes for each weight
     # Weights, gradients and two moments of 4 bytes at least.
     assert result["measured"]["peakBytes"]["allocated"] > 4 * 4 * 18e6
 

@@ -116,6 +116,10 @@ GPUS: dict[str, Gpu] = {
         _gpu("rtx5090-32gb", 31.3, 209.5, 104.8, 1792, 64, fp8=419, host=64),
         # With fp32 accumulation: waredb.com, nvidia-geforce-rtx-4090.
         _gpu("rtx4090-24gb", 23.5, 165, 82.6, 1008, 32, fp8=330),
+        # holynerdvana.com, nvidia-geforce-rtx-4080-specifications: tensor rates with sparsity and fp16 accumulation,
+        # each of which doubles them. Unchecked: usable memory on Linux, in the RTX 4090's proportion; Windows gives
+        # 15.99 GiB (aigc-apps/sd-webui-EasyPhoto#281).
+        _gpu("rtx4080-16gb", 15.6, 97.5, 48.7, 717, 32, fp8=195),
         # fp32 and bandwidth: gpu.spicedreamphone.com, a40-pcie-vs-geforce-rtx-3090. Unchecked: the bf16 rate, assumed
         # to be twice the fp32 rate, as fp32 accumulation makes it on this chip.
         _gpu("rtx3090-24gb", 23.5, 71, 35.6, 936, 56),
@@ -161,6 +165,8 @@ _PRODUCTS = (
     (r"rtx-?a6000|a6000", "a6000-48gb"),
     (r"rtx-?5090", "rtx5090-32gb"),
     (r"rtx-?4090", "rtx4090-24gb"),
+    # The laptop's has less memory, the SUPER more multiprocessors.
+    (r"rtx-?4080(?!-(?:laptop|super))", "rtx4080-16gb"),
     (r"rtx-?3090", "rtx3090-24gb"),
     (r"v100.*32gb", "v100-32gb"),
     (r"v100.*16gb", "v100-16gb"),
@@ -295,6 +301,7 @@ _CHIPS = {
     "a6000-48gb": ("NVIDIA RTX A6000", (8, 6), 84),
     "rtx5090-32gb": ("NVIDIA GeForce RTX 5090", (12, 0), 170),
     "rtx4090-24gb": ("NVIDIA GeForce RTX 4090", (8, 9), 128),
+    "rtx4080-16gb": ("NVIDIA GeForce RTX 4080", (8, 9), 76),
     "rtx3090-24gb": ("NVIDIA GeForce RTX 3090", (8, 6), 82),
     "v100-32gb": ("Tesla V100-SXM2-32GB", (7, 0), 80),
     "v100-16gb": ("Tesla V100-SXM2-16GB", (7, 0), 80),

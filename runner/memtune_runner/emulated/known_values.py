@@ -20,15 +20,18 @@ import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from memtune.units import counted
 
 TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
 _FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
+_PLACES_TOLD = 3
 _OURS = str(Path(__file__).parent.parent)
 
 
@@ -65,6 +68,21 @@ class Reads:
         ]
 
 
+def words_of_reads(report: Sequence[Mapping[str, Any]], reader: str = "the script") -> str | None:
+    """Say where values were read that are not true; None if there was none."""
+    made_up = [each for each in report if each["value"] != TRUE]
+    if not made_up:
+        return None
+    times = counted(sum(each["times"] for each in made_up), "value")
+    places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_PLACES_TOLD])
+    made_up_sizes = sum(each["times"] for each in made_up if each["sizes"])
+    sizes = "memory may depend on them"
+    if made_up_sizes:
+        sizes = f"{counted(made_up_sizes, 'size')} of tensors came from them, so memory depends on them"
+    more = ", ..." if len(made_up) > _PLACES_TOLD else ""
+    return f"{reader} read {times} that no kernel has computed ({places}{more}); {sizes}"
+
+
 def _is_library(file: str) -> bool:
     return file.startswith((_OURS, "<")) or "/torch/" in file or "/contextlib.py" in file
 
@@ -75,10 +93,18 @@ class Book:
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
+        self._expected: dict[int, list[Callable[[Known | None], Known | None]]] = {}
 
     def of(self, tensor: Any) -> Known | None:
-        """Return what is known of a tensor, which for most is nothing."""
-        return self._known.get(tensor.untyped_storage()._cdata)
+        """Return what is known of a tensor, which for most is nothing; what other ranks send to it is waited for."""
+        key = tensor.untyped_storage()._cdata
+        for arrive in self._expected.pop(key, ()):
+            self.put(tensor, arrive(self._known.get(key)))
+        return self._known.get(key)
+
+    def expect(self, tensor: Any, arrive: Callable[[Known | None], Known | None]) -> None:
+        """Have a message arrive before anything is read of a tensor of which something is known."""
+        self._expected.setdefault(tensor.untyped_storage()._cdata, []).append(arrive)
 
     def fill_of(self, tensor: Any) -> float | None:
         """Return the single value of all elements; None if they are in memory."""
@@ -89,6 +115,7 @@ class Book:
         """Record what is known of a tensor's storage from now on."""
         storage = tensor.untyped_storage()
         key = storage._cdata
+        self._expected.pop(key, None)
         if known is None:
             self._known.pop(key, None)
             return
@@ -98,6 +125,7 @@ class Book:
 
             def forget(_: object, key: int = key) -> None:
                 self._known.pop(key, None)
+                self._expected.pop(key, None)
                 self._references.pop(key, None)
 
             self._references[key] = weakref.ref(storage, forget)
@@ -118,8 +146,8 @@ class Values:
         return self.reads.report()
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Follow values from now on; torch must be imported."""
+    def following(self, stands_for_all: bool) -> Iterator[None]:
+        """Follow values from now on; torch must be imported. Other ranks are processes, or this one stands for all."""
         from memtune_runner.emulated.mode_suspension import (
             followed_in_hooks,
             followed_in_replicas,
@@ -130,7 +158,7 @@ class Values:
         from memtune_runner.emulated.triton_kernels import follow_kernels
         from memtune_runner.emulated.value_mode import ValueMode
 
-        mode = ValueMode(self.reads)
+        mode = ValueMode(self.reads, stands_for_all)
         watch = follow_kernels(mode)
         try:
             with (

@@ -23,7 +23,7 @@ from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, CommandError, parse
 from memtune_runner.emulated import exit_codes, installed, nvidia_smi, outcomes
 from memtune_runner.emulated.errors import EmulationError
-from memtune_runner.emulated.ranks import MOST_GPUS, RankPosition, of_command, of_node
+from memtune_runner.emulated.ranks import MOST_GPUS, RankPosition, named_gpus, of_command, of_node
 from memtune_runner.emulated.variables import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.variables import variables as on_gpu
 
@@ -80,7 +80,7 @@ def emulate(request: Request) -> dict[str, Any]:
     if request.rank >= ranks:
         raise EmulationError(f"--rank {request.rank}: of {ranks} ranks, the last is {ranks - 1}; give --ranks")
     rank = RankPosition(request.rank, ranks, of_node(given, request.words, ranks))
-    gpus = request.gpus or rank.of_node
+    gpus = request.gpus or max(rank.of_node, named_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", "")))
     if request.gpus and not rank.of_node <= gpus <= MOST_GPUS:
         least = rank.of_node
         raise EmulationError(f"--gpus {gpus}: a node of {counted(least, 'rank')} has {least} to {MOST_GPUS} GPUs")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from memtune_runner.emulated.known_values import Values
+from memtune_runner.emulated.known_values import Values, words_of_reads
 from memtune_runner.rank.imports import ImportWatch
 
 # What has inductor capture CUDA graphs, or choose kernels by their times.
@@ -48,7 +48,7 @@ class Emulation:
         """From here on no other rank is waited for, and values are followed."""
         from memtune_runner.emulated import pipeline, rendezvous, spawned
 
-        if "RANK" in os.environ:
+        if stands_for_all := "RANK" in os.environ:
             rendezvous.install(self._ranks)
         else:
             rendezvous.exchange_objects()
@@ -57,9 +57,9 @@ class Emulation:
         watch.when_imported("torch.distributed.pipelining.stage", pipeline.answer_for_other_stages)
         watch.when_imported("deepspeed.runtime.zero.utils", rendezvous.agree_with_the_first)
         watch.install()
-        self.follow(torch)
+        self.follow(torch, stands_for_all)
 
-    def follow(self, torch: ModuleType) -> None:
+    def follow(self, torch: ModuleType, stands_for_all: bool) -> None:
         """From here on values are followed; compiled functions are compiled if that can be."""
         if can_compile():
             # A process for each thread would take memory that is the script's own on a machine with a GPU.
@@ -71,12 +71,18 @@ class Emulation:
             compile_without_timing()
         else:
             self._count_compilations(torch)
-        self.active.enter_context(self._values.following())
+        self.active.enter_context(self._values.following(stands_for_all))
 
     def inherit(self) -> None:
         """Have processes that are forked from now on be of this emulation."""
         Emulation.inherited = self
         self._file_bytes = _status_bytes("RssFile")
+
+    def end_child(self) -> None:
+        """End in a process that the script started, whose values are in no result."""
+        self.active.close()
+        if reads := words_of_reads(self._values.report(), "a process that the script started"):
+            print(f"memtune: emulated GPU: {reads}", file=sys.stderr, flush=True)
 
     def _host_peak_bytes(self) -> int:
         # A fork begins with the memory of its parent, but for pages of files, which it maps again as it needs them.
@@ -159,8 +165,8 @@ def follow_values(torch: Any) -> None:
 
         rendezvous.exchange_objects()
         emulation = Emulation(1)
-        emulation.follow(torch)
-        atexit.register(emulation.active.close)  # while torch is still there
+        emulation.follow(torch, stands_for_all=False)
+        atexit.register(emulation.end_child)  # while torch is still there
 
 
 def used_gpus() -> dict[int, int]:

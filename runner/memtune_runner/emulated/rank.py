@@ -10,18 +10,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from memtune.units import counted
 from memtune.wire import environment
 from memtune_runner.emulated import history
 from memtune_runner.emulated.history import Change
+from memtune_runner.emulated.known_values import words_of_reads
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import Emulation, enter_children
 from memtune_runner.rank.settings import Settings
 
 if TYPE_CHECKING:
     from memtune_runner.emulated.statistics import EmulatedStatistics  # needs torch, which is not imported yet
-
-_READS_TOLD = 3
 
 
 class EmulatedRank:
@@ -77,16 +75,8 @@ class EmulatedRank:
 
 def _words(measured: Mapping[str, Any]) -> Iterator[str]:
     yield "memory was counted, no kernel ran, and what was saved is no trained model"
-    made_up = [each for each in measured["values"] if each["value"] != "true"]
-    if made_up:
-        times = counted(sum(each["times"] for each in made_up), "value")
-        places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_READS_TOLD])
-        made_up_sizes = sum(each["times"] for each in made_up if each["sizes"])
-        sizes = "memory may depend on them"
-        if made_up_sizes:
-            sizes = f"{counted(made_up_sizes, 'size')} of tensors came from them, so memory depends on them"
-        more = ", ..." if len(made_up) > _READS_TOLD else ""
-        yield f"the script read {times} that no kernel has computed ({places}{more}); {sizes}"
+    if reads := words_of_reads(measured["values"]):
+        yield reads
     if measured["compilations"]:
         yield "torch.compile found no Triton or no C compiler and compiled nothing, which may take other memory"
     if measured["stubs"]:

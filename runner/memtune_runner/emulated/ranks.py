@@ -50,6 +50,11 @@ def of_node(command: Command, words: Sequence[str], ranks: int) -> int:
     return min(ranks, GPUS_PER_NODE)
 
 
+def named_gpus(visible: str) -> int:
+    """Return how many GPUs a node must have for each number of CUDA_VISIBLE_DEVICES to be one of them."""
+    return max((int(each) + 1 for each in visible.split(",") if each.strip().isdecimal()), default=0)
+
+
 def of_command(command: Command, words: Sequence[str]) -> int:
     """Return the ranks that a command's launcher would start; 1 without a launcher or a number."""
     before = words[: list(words).index(command.target)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from memtune_runner.emulated.known_values import (
     on_host,
     uniform_result,
 )
+from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of, tensors_of
 
 _aten = torch.ops.aten
 # Their output's shape depends on values; on a GPU without values it would be arbitrary.
@@ -32,18 +34,6 @@ _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_im
 
 
 _HOST = torch.device("cpu")
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an operator's arguments or results, which are plain containers: torch's pytree takes longer
-    than many an operator."""
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, (tuple, list)):
-        for each in values:
-            yield from _tensors(each)
-    elif isinstance(values, dict):
-        yield from _tensors(list(values.values()))
 
 
 def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
@@ -67,9 +57,9 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
 class ValueMode(TorchDispatchMode):
     """See `memtune_runner.emulated.known_values`."""
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Reads, stands_for_all: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
-        self._reads = reads
+        self._reads, self._messages = reads, Messages(stands_for_all)
         self._book = Book()
 
     @classmethod
@@ -85,7 +75,7 @@ class ValueMode(TorchDispatchMode):
             return func(*args, **kwargs)  # only shapes are wanted
         if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):  # type: ignore[attr-defined]
             return NotImplemented  # a tensor subclass: its inner operators arrive here later
-        inputs = [*_tensors(args), *_tensors(kwargs)]
+        inputs = [*tensors_of(args), *tensors_of(kwargs)]
         packet = func.overloadpacket
         if packet in _SCALARS and any(each.is_cuda for each in inputs):
             return self._read(func, args, kwargs, inputs)
@@ -94,9 +84,11 @@ class ValueMode(TorchDispatchMode):
         if packet in _INDEXING:
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
-        outputs = list(_tensors(result))
+        outputs = list(tensors_of(result))
         if any(each.is_cuda for each in (*inputs, *outputs)):
             self._follow(func, args, kwargs, inputs, outputs)
+        elif self._messages.are_alike(func, args, kwargs):
+            self._reads.note(False)  # on the host, where no later read is seen
         return result
 
     def show(self, tensor: torch.Tensor, plain: Callable[..., str]) -> str:
@@ -203,7 +195,8 @@ class ValueMode(TorchDispatchMode):
             return
         written = self._written(func, args, kwargs, inputs, outputs)
         if func.namespace in ("c10d", "_c10d_functional"):
-            self._follow_messages(inputs, outputs)
+            if func.overloadpacket.__name__ not in WAITS:
+                self._follow_message(func, args, kwargs, inputs, outputs)
         elif not written or func.overloadpacket in _EMPTY:
             return  # views, and uninitialized memory
         elif any(each.is_meta for each in written):
@@ -225,7 +218,7 @@ class ValueMode(TorchDispatchMode):
         old = {each.untyped_storage()._cdata for each in inputs}
         new = [each for each in outputs if each.untyped_storage()._cdata not in old]
         for place, name in _written_arguments(func):
-            new += _tensors(args[place] if place < len(args) else kwargs.get(name))
+            new += tensors_of(args[place] if place < len(args) else kwargs.get(name))
         return new
 
     def _copied_to_host(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
@@ -235,14 +228,42 @@ class ValueMode(TorchDispatchMode):
             if is_small(source):
                 target.copy_(self._tensor_on_host(source))
 
-    def _follow_messages(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Assume that every peer holds what this rank holds; the library has copied small messages."""
-        there = [each for each in (*inputs, *outputs) if each.is_cuda]
-        known = [self._book.of(each) for each in there]
-        if any(each is not None and each.fill is None for each in known):
-            for tensor in there:
-                if is_small(tensor):
-                    self._book.put(tensor, Known(False))
+    def _follow_message(
+        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    ) -> None:
+        """Follow what NCCL would send; no rank is waited for before a value is used."""
+        sent = self._messages.send(func, args, kwargs, results, self._part)
+        try:
+            if sent is not None:
+                self._expect(*sent)
+        except ValueError:
+            sent = None
+        if sent is None:
+            self._lose(inputs, [each for each in (*inputs, *results) if each.is_cuda])
+
+    def _part(self, tensors: Sequence[torch.Tensor]) -> Part | None:
+        """Return what this rank gives to a message, unless nothing is known of it or it is large."""
+        if all(self._book.of(each) is None for each in tensors) or not self._messages.are_sent(tensors):
+            return None
+        return Part(self._are_true(tensors), [bytes_of(self._tensor_on_host(each).contiguous()) for each in tensors])
+
+    def _expect(self, message: Message, outputs: Sequence[torch.Tensor]) -> None:
+        sizes = Counter[int]()
+        for each in outputs:
+            sizes[each.untyped_storage()._cdata] += each.nbytes
+        parts = [each for each in outputs if sizes[each.untyped_storage()._cdata] < each.untyped_storage().nbytes()]
+        self._materialize(parts, parts)
+        before = [self._book.of(each) for each in outputs]
+        for output, known in zip(outputs, before, strict=True):
+            is_whole = all(output is not each for each in parts)
+            self._book.put(output, Known(is_whole or (known is not None and known.is_true)))
+        start = 0
+        for output, known in zip(outputs, before, strict=True):
+            if output.numel():
+                values = partial(message.values, start, output.shape, output.dtype)
+                unsaid = known and known._replace(is_true=False)
+                self._book.expect(output, partial(_arrive, on_host(output), values, unsaid))
+            start += output.nbytes
 
     def _lose(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
         """Mark new outputs as absent; overwritten ones keep their numbers, which are plausible but not true."""
@@ -297,7 +318,7 @@ class ValueMode(TorchDispatchMode):
         """Copy new outputs to the emulated GPU; arguments written in place are there already."""
         old = {each.untyped_storage()._cdata for each in inputs}
         fresh = [each for each in written if each.untyped_storage()._cdata not in old]
-        made = _tensors(result)
+        made = tensors_of(result)
         for tensor, values in zip(fresh, made, strict=False):
             if tensor.is_cuda:
                 self._put(tensor, values, is_true)
@@ -323,7 +344,7 @@ class ValueMode(TorchDispatchMode):
         if any(each.numel() > 1 and each.is_cuda and self._book.fill_of(each) is None for each in inputs):
             return False
         result = func(*self._sample(args), **self._sample(kwargs))
-        made = _tensors(result)
+        made = tensors_of(result)
         for tensor, values in zip(written, made, strict=False):
             whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
             self._book.put(tensor, Known(is_true, float(values.reshape(-1)[0])) if whole else None)
@@ -353,6 +374,20 @@ class ValueMode(TorchDispatchMode):
             return False
         self._book.put(written[0], Known(is_true, float(value)))
         return True
+
+
+def _arrive(
+    memory: torch.Tensor,
+    values: Callable[[], tuple[torch.Tensor, bool] | None],
+    unsaid: Known | None,
+    known: Known | None,
+) -> Known | None:
+    """Put what a message brings where it belongs, and return what is known there from now on."""
+    found = values()
+    if found is None or known is None:
+        return unsaid
+    memory.copy_(found[0])
+    return known._replace(is_true=known.is_true and found[1])
 
 
 _FILLING = (

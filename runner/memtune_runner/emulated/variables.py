@@ -9,8 +9,9 @@ from memtune.gpus.driver_overhead import outside_sizes
 from memtune.gpus.gpu import Chip, Gpu, chip_of, find
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
-from memtune_runner.emulated.errors import UnknownGpuError
+from memtune_runner.emulated.errors import EmulationError, UnknownGpuError
 from memtune_runner.emulated.installed import Installed
+from memtune_runner.emulated.ranks import MOST_GPUS
 
 
 def known_gpu(name: str) -> Gpu:
@@ -41,6 +42,8 @@ def variables(gpu: Gpu, ranks: int, gpus: int, torch: Installed) -> dict[str, st
 
 def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, gpus: int, torch: Installed) -> str:
     """Return the description of the GPU for the emulation in C."""
+    if gpus > MOST_GPUS:
+        raise EmulationError(f"torch knows no more than {MOST_GPUS} GPUs of a node; share the {gpus} among nodes")
     cuda = [int(part) for part in torch.cuda.split(".")[:2]]
     cudnn, nccl = torch.cudnn, torch.nccl
     numbers = {

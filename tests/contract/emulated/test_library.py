@@ -22,6 +22,7 @@ from memtune_runner.emulated.process import collectives, stub_calls
 
 _GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
 _OUT_OF_MEMORY = 2
+_NO_GPU = 100
 _NO_DEVICE = 101
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -99,6 +100,54 @@ def node(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     library = ctypes.CDLL(str(built))
     yield library
     _ctypes.dlclose(library._handle)
+
+
+@pytest.mark.parametrize(
+    ("visible", "numbers"),
+    [
+        ("2", [2]),
+        ("3,1", [3, 1]),
+        (" 1, 0", [1, 0]),
+        ("1,4,2", [1]),  # up to the first that is not there
+        ("1,-1,2", [1]),
+        ("1,,2", [1]),
+        ("", []),
+        ("-1", []),
+        ("none", []),
+        ("1,2,1", []),
+        ("GPU-6d656d74-756e-652d-656d-756c61746566,GPU-6d656d74-756e-652d-656d-756c61746564", [2, 0]),
+        ("GPU-6d656d74", []),  # of each of them
+    ],
+)
+def test_a_process_sees_the_gpus_that_its_environment_names(
+    node: Any, monkeypatch: pytest.MonkeyPatch, visible: str, numbers: list[int]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)  # after the library is loaded, as a script does
+    count, text = ctypes.c_int(-1), ctypes.create_string_buffer(64)
+    assert node.cudaGetDeviceCount(ctypes.byref(count)) == (0 if numbers else _NO_GPU)
+    assert count.value == len(numbers)
+    for ordinal, number in enumerate(numbers):
+        assert node.cudaSetDevice(ordinal) == 0
+        node.cudaDeviceGetPCIBusId(text, 64, ordinal)
+        assert text.value == b"0000:%02x:00.0" % (number + 1)
+    assert node.cudaSetDevice(len(numbers)) == (_NO_DEVICE if numbers else _NO_GPU)
+    if numbers:
+        _allocate(node, 2 * MIB)  # on the last, which NVML knows by its number on the node
+        handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+        assert node.nvmlDeviceGetHandleByIndex_v2(numbers[-1], ctypes.byref(handle)) == 0
+        node.nvmlDeviceGetMemoryInfo(handle, memory)
+        assert memory[2] == 102 * MIB
+        assert node.emulated_used_peak(len(numbers) - 1) == 2 * MIB
+
+
+def test_a_gpu_that_the_environment_names_and_is_not_there_is_told(
+    node: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    node.cudaGetDeviceCount(ctypes.byref(ctypes.c_int()))
+    assert capfd.readouterr().err == (
+        "memtune: emulated GPU: CUDA_VISIBLE_DEVICES names GPU 7, and the last one is 3; --gpus gives a command more\n"
+    )
 
 
 def test_each_gpu_of_a_node_has_a_number_and_memory_of_its_own(node: Any) -> None:

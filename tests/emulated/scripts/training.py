@@ -1,7 +1,9 @@
-"""transformers' Trainer on a small Llama; the first argument is a stage of ZeRO, or nothing."""
+"""transformers' Trainer on a small Llama; the argument is a stage of ZeRO. Without, it also saves and generates."""
 
 import sys
 import tempfile
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -23,11 +25,15 @@ zero = stage and {
     "bf16": {"enabled": True},
     "zero_optimization": {"stage": stage},
 }
-model = LlamaForCausalLM(LlamaConfig(vocab_size=4096, hidden_size=512, intermediate_size=1536, num_hidden_layers=4,
-                                     num_attention_heads=8, num_key_value_heads=8))  # fmt: skip
+model: Any = LlamaForCausalLM(LlamaConfig(vocab_size=4096, hidden_size=512, intermediate_size=1536, num_hidden_layers=4,
+                                          num_attention_heads=8, num_key_value_heads=8))  # fmt: skip
 with tempfile.TemporaryDirectory() as directory:
     arguments = TrainingArguments(
         directory, per_device_train_batch_size=2, max_steps=3, bf16=True, logging_steps=1, report_to=[],
-        save_strategy="no", deepspeed=zero or None, eval_strategy="no" if stage else "steps", eval_steps=2,
+        deepspeed=zero or None, save_steps=3, eval_steps=2,
+        save_strategy="no" if stage else "steps", eval_strategy="no" if stage else "steps",
     )  # fmt: skip
     Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows()).train()
+    print("saved", [each.stat().st_size // model.num_parameters() for each in Path(directory).glob("*/*.safetensors")])
+if stage is None:
+    print("generated", tuple(model.generate(torch.arange(8, device="cuda")[None], max_new_tokens=5).shape))

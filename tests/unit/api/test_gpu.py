@@ -47,6 +47,7 @@ def job(resources: dict[str, Any]) -> Job:
         ("NVIDIA-RTX-A6000", "a6000-48gb"),
         ("NVIDIA-GeForce-RTX-5090", "rtx5090-32gb"),
         ("NVIDIA-GeForce-RTX-4090", "rtx4090-24gb"),
+        ("NVIDIA-GeForce-RTX-4080", "rtx4080-16gb"),
         ("Tesla-V100-SXM2-32GB", "v100-32gb"),
         ("Tesla-V100-SXM2-16GB", "v100-16gb"),
         ("Tesla-T4", "t4-16gb"),
@@ -76,7 +77,16 @@ def test_the_card_of_a_module_has_only_pcie_between_gpus() -> None:
 
 # The fourth is the label of a vGPU, which has a share of the memory.
 @pytest.mark.parametrize(
-    "product", ["NVIDIA-GB200", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-RTX-Pro-6000-Blackwell-DC-24Q", "NVIDIA-T400"]
+    "product",
+    [
+        "NVIDIA-GB200",
+        "NVIDIA-L40",
+        "NVIDIA-A100X",
+        "NVIDIA-RTX-Pro-6000-Blackwell-DC-24Q",
+        "NVIDIA-T400",
+        "NVIDIA-GeForce-RTX-4080-Laptop-GPU",
+        "NVIDIA-GeForce-RTX-4080-SUPER",
+    ],
 )
 def test_a_product_that_is_not_in_the_table_is_not_guessed(product: str) -> None:
     assert of_product(product) is None
@@ -129,7 +139,7 @@ def test_a_gpu_that_the_object_does_not_name_is_unknown() -> None:
     [
         ("NVIDIA-GB200", ["b200-180gb", "b300-270gb", "h200-141gb"]),
         ("NVIDIA-A100-SXM4-8OGB", ["a100-80gb", "a100-40gb", "a10-24gb"]),
-        ("NVIDIA-GeForce-RTX-5080", ["rtx5090-32gb", "rtx4090-24gb", "rtx3090-24gb"]),
+        ("NVIDIA-GeForce-RTX-5080", ["rtx5090-32gb", "rtx4080-16gb", "rtx4090-24gb"]),
         ("NVIDIA-L40", ["l40s-48gb", "l4-24gb"]),
         ("AMD-Instinct-MI300X", []),
         ("-", []),

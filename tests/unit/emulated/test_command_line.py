@@ -15,7 +15,7 @@ from memtune_runner.command.command import parse
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
 from memtune_runner.emulated.installed import Installed
-from memtune_runner.emulated.ranks import RankPosition, of_command, of_node
+from memtune_runner.emulated.ranks import RankPosition, named_gpus, of_command, of_node
 from memtune_runner.emulated.rendezvous import LonelyStore
 from memtune_runner.emulated.variables import gpu_variable
 
@@ -48,6 +48,11 @@ def test_a_launcher_says_how_many_ranks_there_are(words: str, ranks: int) -> Non
 )
 def test_a_node_has_as_many_ranks_as_the_launcher_says(words: str, ranks: int, per_node: int) -> None:
     assert of_node(parse(words.split()), words.split(), ranks) == per_node
+
+
+@pytest.mark.parametrize(("visible", "gpus"), [("", 0), ("-1", 0), ("3", 4), ("0, 5,1", 6), ("GPU-6d656d74", 0)])
+def test_a_node_has_the_gpus_that_the_environment_names(visible: str, gpus: int) -> None:
+    assert named_gpus(visible) == gpus
 
 
 def test_a_rank_is_told_its_place_on_its_node() -> None:
@@ -105,6 +110,12 @@ def test_the_variable_has_the_versions_as_the_libraries_write_them() -> None:
     assert (parts["total"], parts["outside"]) == ("100", "10")
     assert (parts["cuda"], parts["cudnn"], parts["nccl"]) == ("13000", "92000", "22907")
     assert (parts["major"], parts["minor"], parts["sms"]) == ("8", "0", "108")
+
+
+def test_more_gpus_than_torch_knows_are_one_sentence() -> None:
+    torch = Installed(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
+    with pytest.raises(EmulationError, match="torch knows no more than 120 GPUs of a node; share the 128 among nodes"):
+        gpu_variable(chip_of("a100-80gb"), 100, 10, 128, torch)
 
 
 def test_a_store_answers_for_ranks_that_are_not_there() -> None:

@@ -7,6 +7,8 @@
 
 struct gpu gpu = {.gpus = 1};
 static __thread int current;
+/* What a process sees of the node's GPUs; as long as it has asked for none, that is not known. */
+static int seen[MOST_GPUS], seen_count = -1;
 
 static long long number(const char *text, const char *name) {
     char key[48];
@@ -19,6 +21,7 @@ static long long number(const char *text, const char *name) {
  * a fork whose GPU is another one. */
 __attribute__((constructor)) void emulated_configure(void) {
     const char *text = getenv("MEMTUNE_EMULATED_GPU");
+    seen_count = -1;
     if (!text) return;
     if (!strncmp(text, "name=", 5)) snprintf(gpu.name, sizeof gpu.name, "%.*s", (int)strcspn(text + 5, ";"), text + 5);
     gpu.total = number(text, "total"), gpu.outside = number(text, "outside");
@@ -28,7 +31,7 @@ __attribute__((constructor)) void emulated_configure(void) {
     gpu.shared_per_block_optin = number(text, "shared_per_block_optin"), gpu.l2 = number(text, "l2");
     gpu.cudnn = number(text, "cudnn"), gpu.nccl = number(text, "nccl");
     gpu.cublas = number(text, "cublas"), gpu.cuda = number(text, "cuda");
-    if (number(text, "gpus")) gpu.gpus = number(text, "gpus") < MOST_GPUS ? number(text, "gpus") : MOST_GPUS;
+    if (number(text, "gpus")) gpu.gpus = number(text, "gpus"); /* at most MOST_GPUS */
     /* These are the same on every GPU that torch still knows. */
     gpu.warp = 32, gpu.registers_per_sm = 65536, gpu.shared_per_block = 49152;
 }
@@ -79,14 +82,51 @@ struct device_properties {
     size_t shared_reserved;
 };
 
-int is_gpu(int device) { return device >= 0 && device < gpu.gpus; }
+/* The GPU of an entry of CUDA_VISIBLE_DEVICES, which begins with a number or with enough of an UUID; or -1. */
+static int named(const char *entry) {
+    char *end;
+    entry += strspn(entry, " ");
+    if (strncmp(entry, "GPU-", 4)) {
+        long index = strtol(entry, &end, 10);
+        if (end == entry || index < 0) return -1;
+        if (index < gpu.gpus) return index;
+        fprintf(stderr, "memtune: emulated GPU: CUDA_VISIBLE_DEVICES names GPU %ld, and the last one is %d; "
+                        "--gpus gives a command more\n", index, gpu.gpus - 1);
+        return -1;
+    }
+    int found = -1, count = 0;
+    for (int index = 0; index < gpu.gpus; index++) {
+        char uuid[UUID_SIZE];
+        uuid_of(index, uuid);
+        if (!strncmp(entry, uuid, strcspn(entry, " ,"))) found = index, count++;
+    }
+    return count == 1 ? found : -1;
+}
+
+/* How many GPUs the process sees. As in the driver, the variable counts when a process first asks, up to the first
+ * entry that names none; no GPU is seen if one is named twice. */
+int devices(void) {
+    if (seen_count >= 0) return seen_count;
+    const char *entry = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+    if (!entry)
+        for (; count < gpu.gpus; count++) seen[count] = count;
+    for (int index; entry && (index = named(entry)) >= 0; entry = strchr(entry, ','), entry += !!entry) {
+        for (int before = 0; before < count; before++)
+            if (seen[before] == index) return seen_count = 0;
+        seen[count++] = index;
+    }
+    return seen_count = count;
+}
+int is_gpu(int device) { return device >= 0 && device < devices(); }
+int gpu_of(int device) { return seen[device]; }
 
 int cudaGetDeviceProperties(struct device_properties *properties, int device) {
     if (!is_gpu(device)) return fail(INVALID_DEVICE);
     memset(properties, 0, sizeof *properties);
     memcpy(properties->name, gpu.name, sizeof gpu.name);
     memcpy(properties->uuid, "memtune-emulated", sizeof properties->uuid);
-    properties->uuid[sizeof properties->uuid - 1] += device;
+    properties->uuid[sizeof properties->uuid - 1] += gpu_of(device);
     properties->total = gpu.total, properties->shared_per_block = gpu.shared_per_block;
     properties->registers_per_block = properties->registers_per_sm = gpu.registers_per_sm;
     properties->warp = gpu.warp, properties->threads_per_block = 1024;
@@ -95,7 +135,7 @@ int cudaGetDeviceProperties(struct device_properties *properties, int device) {
     properties->constant = 65536, properties->texture_alignment = 512, properties->pitch = 0x7fffffff;
     properties->major = gpu.major, properties->minor = gpu.minor, properties->sms = gpu.sms;
     properties->maps_host = properties->concurrent_kernels = properties->unified_addressing = 1;
-    properties->managed = properties->cooperative = 1, properties->pci_bus = 1 + device;
+    properties->managed = properties->cooperative = 1, properties->pci_bus = 1 + gpu_of(device);
     properties->l2 = gpu.l2, properties->threads_per_sm = gpu.threads_per_sm;
     properties->shared_per_sm = gpu.shared_per_sm, properties->shared_per_block_optin = gpu.shared_per_block_optin;
     properties->blocks_per_sm = gpu.blocks_per_sm, properties->shared_reserved = gpu.shared_reserved;
@@ -132,16 +172,18 @@ int cudaDeviceGetAttribute(int *value, int which, int device) { return (void)dev
 int cuDeviceGetAttribute(int *value, int which, int device) { return (void)device, *value = attribute(which), SUCCESS; }
 
 int current_device(void) { return current; }
-int cudaGetDeviceCount(int *devices) { return *devices = gpu.gpus, SUCCESS; }
-int cudaGetDevice(int *device) { return *device = current, SUCCESS; }
-int cudaSetDevice(int device) { return is_gpu(device) ? (current = device, SUCCESS) : fail(INVALID_DEVICE); }
+static int refused(void) { return fail(devices() ? INVALID_DEVICE : NO_DEVICE); }
+int cudaGetDeviceCount(int *count) { return (*count = devices()) ? SUCCESS : fail(NO_DEVICE); }
+int cudaGetDevice(int *device) { return *device = current, devices() ? SUCCESS : fail(NO_DEVICE); }
+int cudaSetDevice(int device) { return is_gpu(device) ? (current = device, SUCCESS) : refused(); }
 /* Over NVLink or PCIe; the driver has no such access between GeForce cards. */
 int cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     return *can = device != peer && !strstr(gpu.name, "GeForce"), SUCCESS;
 }
 int cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return (void)peer, (void)flags, SUCCESS; }
 int cudaDeviceGetPCIBusId(char *text, int size, int device) {
-    return snprintf(text, size, "0000:%02x:00.0", 1 + device), SUCCESS;
+    if (!is_gpu(device)) return fail(INVALID_DEVICE);
+    return snprintf(text, size, "0000:%02x:00.0", 1 + gpu_of(device)), SUCCESS;
 }
 int cudaRuntimeGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
 int cudaDriverGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
@@ -188,6 +230,7 @@ static const char *error_name(int code) {
     switch (code) {
     case SUCCESS: return "cudaSuccess";
     case OUT_OF_MEMORY: return "cudaErrorMemoryAllocation";
+    case NO_DEVICE: return "cudaErrorNoDevice";
     case INVALID_DEVICE: return "cudaErrorInvalidDevice";
     case CANNOT_CAPTURE: return "cudaErrorStreamCaptureUnsupported";
     default: return "cudaErrorInvalidValue";
@@ -198,6 +241,7 @@ const char *cudaGetErrorString(int code) {
     switch (code) {
     case SUCCESS: return "no error";
     case OUT_OF_MEMORY: return "out of memory";
+    case NO_DEVICE: return "no CUDA-capable device is detected";
     case INVALID_DEVICE: return "invalid device ordinal";
     case CANNOT_CAPTURE: return "the emulated GPU captures no CUDA graph";
     default: return "invalid argument";

@@ -8,9 +8,9 @@
 
 #define GRANULARITY ((size_t)2 << 20)
 
-int cuInit(unsigned flags) { return (void)flags, SUCCESS; }
+int cuInit(unsigned flags) { return (void)flags, devices() ? SUCCESS : NO_DEVICE; }
 int cuDriverGetVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
-int cuDeviceGetCount(int *devices) { return *devices = gpu.gpus, SUCCESS; }
+int cuDeviceGetCount(int *count) { return *count = devices(), SUCCESS; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, is_gpu(ordinal) ? SUCCESS : INVALID_DEVICE; }
 int cuCtxGetCurrent(void **context) { return *context = (void *)0x10, SUCCESS; }
 int cuCtxSetCurrent(void *context) { return (void)context, SUCCESS; }

@@ -10,7 +10,7 @@
 #define CUDA_MAJOR 13
 #endif
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, CANNOT_CAPTURE = 900 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, CANNOT_CAPTURE = 900 };
 
 /* Copies and fills up to this size are real, so that host code reads what host code wrote; larger ones would only fill
  * the host's memory. */
@@ -33,6 +33,8 @@ extern struct gpu gpu;
 /* device.c */
 int current_device(void);
 int is_gpu(int device);
+int devices(void);
+int gpu_of(int device); /* its number on the node */
 
 /* memory.c */
 int fail(int code);
@@ -42,8 +44,12 @@ void *address_reserve(size_t size, size_t alignment);
 int address_free(void *address);
 int is_device(const void *address);
 int device_of(const void *address);
-size_t device_free_bytes(int device);
-size_t device_used_bytes(int device);
+size_t gpu_free_bytes(int index);
+size_t gpu_used_bytes(int index);
+
+/* nvml.c */
+enum { UUID_SIZE = 48 };
+void uuid_of(int index, char text[UUID_SIZE]);
 
 /* A handle that nobody looks into: each is another number, and none is null. */
 void *new_handle(void);

@@ -140,13 +140,20 @@ static int spread(const void *from, void *to, size_t elements, int type, struct 
         cudaMemcpy((char *)to + rank * size, from, size, 0);
     return SUCCESS;
 }
-int ncclAllReduce(const void *from, void *to, size_t elements, int type) {
+/* How this thread's last message is reduced, which torch's operators hide from Python; -1 if it was asked for before. */
+static __thread int reduction = -1;
+int emulated_reduction(void) {
+    int last = reduction;
+    return reduction = -1, last;
+}
+int ncclAllReduce(const void *from, void *to, size_t elements, int type, int operation) {
+    reduction = operation;
     return communicate(ALL_REDUCE, elements * element(type)), pass_on(from, to, elements, type);
 }
 /* Only the root gets the result; the others may have no place for it. */
 int ncclReduce(const void *from, void *to, size_t elements, int type, int operation, int root,
                struct communicator *communicator) {
-    (void)operation;
+    reduction = operation;
     communicate(REDUCE, elements * element(type));
     return communicator->rank == root ? pass_on(from, to, elements, type) : SUCCESS;
 }
@@ -162,7 +169,7 @@ int ncclAllGather(const void *from, void *to, size_t elements, int type, struct 
 }
 int ncclReduceScatter(const void *from, void *to, size_t elements, int type, int operation,
                       struct communicator *communicator) {
-    (void)operation;
+    reduction = operation;
     communicate(REDUCE_SCATTER, elements * element(type) * communicator->ranks);
     return pass_on((const char *)from + communicator->rank * elements * element(type), to, elements, type);
 }

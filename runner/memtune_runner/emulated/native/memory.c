@@ -78,26 +78,27 @@ int cudaGetLastError(void) {
 
 int cudaPeekAtLastError(void) { return last_error; }
 
-size_t device_used_bytes(int device) { return accounts[device].used; }
+size_t gpu_used_bytes(int index) { return accounts[index].used; }
 
-size_t device_free_bytes(int device) {
-    size_t taken = accounts[device].used + gpu.outside;
+size_t gpu_free_bytes(int index) {
+    size_t taken = accounts[index].used + gpu.outside;
     return taken < gpu.total ? gpu.total - taken : 0;
 }
 
 /* Takes memory of a GPU; it has to be given back with the same size. */
 int device_reserve(int device, size_t size) {
     if (!is_gpu(device)) return INVALID_DEVICE;
+    int index = gpu_of(device);
     pthread_mutex_lock(&lock);
-    int fits = size <= device_free_bytes(device);
-    if (fits && (accounts[device].used += size) > accounts[device].peak) accounts[device].peak = accounts[device].used;
+    int fits = size <= gpu_free_bytes(index);
+    if (fits && (accounts[index].used += size) > accounts[index].peak) accounts[index].peak = accounts[index].used;
     pthread_mutex_unlock(&lock);
     return fits ? SUCCESS : OUT_OF_MEMORY;
 }
 
 void device_release(int device, size_t size) {
     pthread_mutex_lock(&lock);
-    accounts[device].used -= size;
+    accounts[gpu_of(device)].used -= size;
     pthread_mutex_unlock(&lock);
 }
 
@@ -197,7 +198,8 @@ int ncclMemAlloc(void **address, size_t size) { return cudaMalloc(address, size)
 int ncclMemFree(void *address) { return cudaFree(address); }
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total) {
-    *free_bytes = device_free_bytes(current_device()), *total = gpu.total;
+    if (!is_gpu(current_device())) return fail(NO_DEVICE);
+    *free_bytes = gpu_free_bytes(gpu_of(current_device())), *total = gpu.total;
     return SUCCESS;
 }
 
@@ -336,5 +338,5 @@ void emulated_resize(size_t total) {
 }
 
 /* What the report asks for. */
-size_t emulated_used_peak(int device) { return accounts[device].peak; }
+size_t emulated_used_peak(int device) { return accounts[gpu_of(device)].peak; }
 size_t emulated_pinned_peak(void) { return pinned_peak; }

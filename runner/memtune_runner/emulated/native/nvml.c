@@ -52,10 +52,12 @@ int nvmlDeviceGetName(void *device, char *text, unsigned length) {
     return (void)device, written(text, length, gpu.name);
 }
 /* The bytes of "memtune-emulated". */
+void uuid_of(int index, char text[UUID_SIZE]) {
+    snprintf(text, UUID_SIZE, "GPU-6d656d74-756e-652d-656d-756c617465%02x", UUID_END + index);
+}
 int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
-    char uuid[48];
-    snprintf(uuid, sizeof uuid, "GPU-6d656d74-756e-652d-656d-756c617465%02x", UUID_END + index_of(device));
-    return written(text, length, uuid);
+    char uuid[UUID_SIZE];
+    return uuid_of(index_of(device), uuid), written(text, length, uuid);
 }
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
     return (void)device, *major = gpu.major, *minor = gpu.minor, SUCCESS;
@@ -69,7 +71,7 @@ struct memory_v2 {
     unsigned long long total, reserved, free, used;
 };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
-    *memory = (struct memory){.total = gpu.total, .free = device_free_bytes(index_of(device))};
+    *memory = (struct memory){.total = gpu.total, .free = gpu_free_bytes(index_of(device))};
     memory->used = memory->total - memory->free;
     return SUCCESS;
 }
@@ -97,6 +99,6 @@ struct running_process {
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct running_process *processes) {
     if (*count < 1) return *count = 1, INSUFFICIENT_SIZE;
     *count = 1;
-    *processes = (struct running_process){.pid = getpid(), .used = device_used_bytes(index_of(device)) + gpu.outside};
+    *processes = (struct running_process){.pid = getpid(), .used = gpu_used_bytes(index_of(device)) + gpu.outside};
     return SUCCESS;
 }
