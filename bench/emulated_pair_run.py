@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from emulated_pair_list import GPUS_PER_NODE
 from emulated_pair_models import build
-from torch import distributed
+from torch import distributed, nn
 
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
@@ -33,7 +33,7 @@ from memtune.wire.run import RunKind
 from memtune_runner.emulated import process, rendezvous
 from memtune_runner.engine import activation_checkpointing, backend_of, optimizers, precision
 from memtune_runner.engine.offload import ActivationOffload
-from memtune_runner.engine.protocol import Setup
+from memtune_runner.engine.protocol import Backend, Setup
 from memtune_runner.rank.settings import Settings
 
 # The steps after which reserved bytes are read, where the lengths of batches vary.
@@ -41,14 +41,21 @@ AFTER = (3, 10, 30, 100)
 STEPS = 3  # the second is the first with the optimizer's states
 LIMIT_SECONDS = 300
 _ENDLESS_BYTES = 1 << 42  # no memory limit: the benchmark measures use, not fit
+Wrap = Callable[[nn.Module, Setup], Backend]
 
 
 def measure(
-    model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES, lengths: Sequence[int] = ()
+    model: str,
+    words: str,
+    ranks: int,
+    limit_bytes: int = _ENDLESS_BYTES,
+    lengths: Sequence[int] = (),
+    wrap: Wrap = backend_of,
 ) -> dict[str, Any]:
     """Train as rank 0 with ``limit_bytes`` for torch's allocator, and read its counters.
 
     Batches have ``lengths`` one after the other; without these all are as long as the model's, for three steps.
+    ``wrap`` makes the backend.
     """
     began, computed = time.monotonic(), time.process_time()
     plan = Plan.parse(words)
@@ -60,7 +67,7 @@ def measure(
     built, batch, loss = build(model, device)
     precision.prepare(built, plan, device)
     activation_checkpointing.apply(built, plan.checkpointing)
-    backend = backend_of(built, Setup(_settings(plan, ranks), device, lambda m: optimizers.build(plan, m, 1e-4), 1.0))
+    backend = wrap(built, Setup(_settings(plan, ranks), device, lambda m: optimizers.build(plan, m, 1e-4), 1.0))
     del built
     gc.collect()
     torch.cuda.empty_cache()
@@ -130,7 +137,12 @@ def import_all(model: str) -> None:
 
 
 def in_a_fork(
-    model: str, words: str, ranks: int, limit_bytes: int = _ENDLESS_BYTES, lengths: Sequence[int] = ()
+    model: str,
+    words: str,
+    ranks: int,
+    limit_bytes: int = _ENDLESS_BYTES,
+    lengths: Sequence[int] = (),
+    wrap: Wrap = backend_of,
 ) -> dict[str, Any]:
     """Measure a plan in a fork of this process: its memory, or the problem that it had."""
     answer, told = os.pipe()
@@ -146,7 +158,7 @@ def in_a_fork(
     # A driver would not work in a fork; the emulated GPU is memory of the process, and none is allocated yet.
     torch.cuda._is_in_bad_fork = lambda: False
     try:
-        result: dict[str, Any] = measure(model, words, ranks, limit_bytes, lengths)
+        result: dict[str, Any] = measure(model, words, ranks, limit_bytes, lengths, wrap)
     except BaseException as error:
         if limit_bytes == _ENDLESS_BYTES:
             traceback.print_exc()

@@ -106,7 +106,7 @@ def emulate(model: str, words: Sequence[str], file: Path, script: Path) -> None:
         print(f"emulated_pairs: {model} ended with {done.returncode}: {done.stderr[-2000:]}", file=sys.stderr)
 
 
-def run_missing(pairs: Iterable[Pair], file: Path, processes: int) -> None:
+def run_missing(pairs: Iterable[Pair], file: Path, processes: int, script: Path = _SCRIPT) -> None:
     """Emulate the pairs missing in the file."""
     found = read(file)
     waiting: dict[str, list[Pair]] = {}
@@ -115,7 +115,7 @@ def run_missing(pairs: Iterable[Pair], file: Path, processes: int) -> None:
             waiting.setdefault(pair.model, []).append(pair)
     with ThreadPoolExecutor(processes) as pool:
         for model, missing in waiting.items():
-            pool.submit(run, model, missing, file)
+            pool.submit(run, model, missing, file, script)
 
 
 def score(results: Iterable[Result]) -> list[Scored]:

@@ -3,14 +3,16 @@
     python bench/packing.py > bench/results/packing.md
     python bench/packing.py --write    also writes the shares to core/memtune/memory/formulas/packing.py
 
-The runs are those of bench/emulated_pairs.py (rank 0 on an emulated H100), of bench/search_emulated.py
-(emulated-grid.jsonl) and of bench/gpu_measure.py (packing-runs.jsonl), each in three training steps. Runs of one model
+The runs are those of bench/emulated_pairs.py (rank 0 on an emulated H100), of bench/emulated_alone.py, of
+bench/search_emulated.py (emulated-grid.jsonl) and of bench/gpu_measure.py (packing-runs.jsonl), each in three training
+steps. Runs of one model
 that have the same peaks count once. Where lengths vary, they are those of bench/emulated_lengths.py, in 100 steps, of
 which half have uniform and half log-normal lengths: the shares are those of equal lengths, and only that of the logits
 is fitted.
 
-A run keeps ``share`` of what formulas say is allocated, ``unfit`` of what other phases have more, with adapters
-``loss`` of the logits, and where DeepSpeed flattens gradients ``flat`` of what the step makes: what packing.py adds.
+A run keeps ``share`` of what formulas say is allocated, ``unfit`` of what other phases have more, where DeepSpeed
+flattens gradients ``flat`` of what the step makes, and else on the default allocator ``anew`` of what the loss requests
+anew: what packing.py adds.
 The shares, in percent, are those that miss the reserved bytes least: the sum of absolute errors, where every model of a
 class weighs the same. The half-width is `BOUND` times the root mean square of what is kept less what shares say that
 were fitted without the run's model, relative to what these say. No published peak is used.
@@ -30,6 +32,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+import emulated_alone
 import emulated_lengths
 import emulated_pair_list
 import emulated_pairs
@@ -37,7 +40,10 @@ import gpu_pairs
 from accuracy import quantile
 
 from memtune.gpus.gpu import find
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas.logits_and_buffers import loss_blocks
 from memtune.memory.formulas.packing import PACKINGS, Packing, packing_class
+from memtune.memory.formulas.phases import ledger
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE
 from memtune.memory.prediction import BOUND
@@ -68,6 +74,7 @@ class Run(NamedTuple):
     excess: float
     logits: float
     flat: float
+    anew: float
     allocated_bytes: int
     reserved_bytes: int
 
@@ -79,7 +86,7 @@ class Run(NamedTuple):
     def said(self, packing: Packing) -> float:
         """The same as shares say it."""
         parts = packing.unfit * self.excess + packing.loss * self.logits + packing.flat * self.flat
-        return packing.share + parts / self.predicted
+        return packing.share + (parts + packing.anew * self.anew) / self.predicted
 
     def miss(self, packing: Packing) -> float:
         """Relative error of the reserved bytes."""
@@ -95,9 +102,19 @@ def _run(predictor: Predictor, model: str, plan: Plan, ranks: int, allocated_byt
     }
     peak = max(sum(term.bytes for term in terms if phase in term.phases) for phase in range(len(PHASES)))
     highest = sum(max(each) for each in sizes.values())
-    kind = packing_class(predictor.shape, lower(predictor.workload, plan))
+    recipe = lower(predictor.workload, plan)
     logits, flat = (max(sizes.get(name, [0.0])) for name in ("logits", "step transients"))
-    return Run(model, str(plan), ranks, kind, peak, highest - peak, logits, flat, allocated_bytes, reserved_bytes)
+    kind, belief, blocks = (
+        packing_class(predictor.shape, recipe),
+        predictor.belief,
+        loss_blocks(predictor.shape, recipe),
+    )
+    counting = PACKINGS[kind]._replace(anew=1.0)
+    cut = ledger(terms, recipe, DEFAULT_CONSTANTS, belief, None, counting, counting, blocks).cut
+    assert cut
+    anew = max(cut.peak(plan.micro_batch) - peak, 0.0)
+    parts = highest - peak, logits, flat, anew
+    return Run(model, str(plan), ranks, kind, peak, *parts, allocated_bytes, reserved_bytes)
 
 
 def runs() -> list[Run]:
@@ -111,6 +128,9 @@ def runs() -> list[Run]:
             predictor = emulated_pair_list.predictor(pair.model, plan, pair.ranks)
             sizes = result.allocated_bytes, result.reserved_bytes
             found[pair.model, sizes] = _run(predictor, pair.model, plan, pair.ranks, *sizes)
+    for pair, result in emulated_pairs.read(emulated_alone.FILE).items():
+        predictor, sizes = emulated_alone.predictor_of(pair), (result.allocated_bytes, result.reserved_bytes)
+        found[f"{pair.model}, alone", sizes] = _run(predictor, pair.model, Plan.parse(pair.plan), 1, *sizes)
     gpu = find("h200-141gb")
     assert gpu
     for line in _RUNS.read_text(encoding="utf-8").splitlines():
@@ -147,11 +167,13 @@ def of_kind(rows: Sequence[Run], kind: str) -> list[Run]:
 def fit(rows: Sequence[Run]) -> Packing:
     """The shares that miss the runs of a class of equal lengths least, without a half-width."""
     kind, counts = rows[0].kind, Counter(row.model for row in rows)
-    has_third = kind in ("adapter", "flattened")
+    flattens, has_third = kind == "flattened", not kind.startswith("expandable")
+    # Of separate gradients, and with an adapter, what is requested anew has all that other phases leave.
+    has_unfit = kind not in ("alone", "adapter")
     # Relative to the reserved bytes: those that formulas say, what each share adds to them, and the run's weight.
     told = [
         (row.predicted / row.reserved_bytes, row.excess / row.reserved_bytes,
-         (row.logits if kind == "adapter" else row.flat) / row.reserved_bytes, 1 / counts[row.model]) for row in rows
+         (row.flat if flattens else row.anew) / row.reserved_bytes, 1 / counts[row.model]) for row in rows
     ]  # fmt: skip
 
     def missed(shares: tuple[float, float, float]) -> float:
@@ -159,20 +181,25 @@ def fit(rows: Sequence[Run]) -> Packing:
         return sum(abs((1 + share) * live + unfit * excess + third * part - 1) * weight
                    for live, excess, part, weight in told)  # fmt: skip
 
-    best = (0.1, 0.1, 0.1 if has_third else 0.0)
-    for step in _STEPS:
-        moves = [(0.0, step, -step)] * 2 + [(0.0, step, -step) if has_third else (0.0,)]
-        while True:
-            around = (
-                [max(size + by, least) for size, by, least in zip(best, move, (_LEAST, 0.0, 0.0), strict=True)]
-                for move in product(*moves)
-            )
-            found = min(((share, unfit, third) for share, unfit, third in around), key=missed)
-            if missed(found) >= missed(best):
-                break
-            best = found
+    def nearest(best: tuple[float, float, float]) -> tuple[float, float, float]:
+        """The shares at which the search from some others ends."""
+        for step in _STEPS:
+            moves = [(0.0, step, -step) if is_sought else (0.0,) for is_sought in (True, has_unfit, has_third)]
+            while True:
+                around = (
+                    [max(size + by, least) for size, by, least in zip(best, move, (_LEAST, 0.0, 0.0), strict=True)]
+                    for move in product(*moves)
+                )
+                found = min(((share, unfit, third) for share, unfit, third in around), key=missed)
+                if missed(found) >= missed(best):
+                    break
+                best = found
+        return best
+
+    starts = product((_LEAST, 0.1), (0.0, 0.5) if has_unfit else (0.0,), (0.0, 0.5, 1.0) if has_third else (0.0,))
+    best = min(map(nearest, starts), key=missed)
     share, unfit, third = (round(each, 2) for each in best)
-    return Packing(share, unfit, third if kind == "adapter" else 0.0, third if kind == "flattened" else 0.0, 0.0)
+    return Packing(share, unfit, 0.0, third if flattens else 0.0, third if has_third and not flattens else 0.0, 0.0)
 
 
 def fit_varying(rows: Sequence[Run], base: Packing) -> Packing:
@@ -210,7 +237,7 @@ def _line(kind: str, rows: Sequence[Run], packing: Packing, held: Sequence[tuple
     own, others = [abs(row.miss(packing)) for row in rows], [abs(row.miss(each)) for row, each in held]
     return (
         f"| {kind} | {len({row.model for row in rows})} | {len(rows)} | {packing.share:.0%} | {packing.unfit:.0%} "
-        f"| {packing.loss:.0%} | {packing.flat:.0%} | {packing.doubt:.0%} "
+        f"| {packing.loss:.0%} | {packing.flat:.0%} | {packing.anew:.0%} | {packing.doubt:.0%} "
         f"| {statistics.median(own):.1%} | {quantile(own, 0.9):.1%} "
         f"| {statistics.median(others):.1%} | {quantile(others, 0.9):.1%} |"
     )
@@ -227,10 +254,10 @@ def page(
     yield "without the model of the run (*held out*)."
     yield ""
     yield (
-        "| class | models | runs | of live | of the excess | of logits | of the step | half-width | median | p90 "
-        "| held out | p90 |"
+        "| class | models | runs | of live | of the excess | of logits | of the step | anew | half-width | median "
+        "| p90 | held out | p90 |"
     )
-    yield "|---|" + "--:|" * 11
+    yield "|---|" + "--:|" * 12
     for kind, packing in found.items():
         yield _line(kind, of_kind(rows, kind), packing, held[kind])
     own = [abs(row.miss(found[row.kind])) for row in rows]

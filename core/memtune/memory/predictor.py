@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING
 from memtune.gpus.driver_overhead import experienced, outside_sizes
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
 from memtune.memory.formulas.activations import activation_terms
-from memtune.memory.formulas.logits_and_buffers import buffer_terms, building_terms, evaluation_terms, save_terms
+from memtune.memory.formulas.logits_and_buffers import (
+    buffer_terms,
+    building_terms,
+    evaluation_terms,
+    loss_blocks,
+    save_terms,
+)
 from memtune.memory.formulas.packing import (
     NEEDS,
     PACKINGS,
+    LossBlocks,
     Packing,
     largest_tensors,
     packing_class,
@@ -102,7 +109,8 @@ class Predictor:
             needs = packed if self.workload.traced else NEEDS[packing_class(self.shape, recipe)]
             # A replay has placed every tensor of a traced model.
             largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
-            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs)
+            blocks = LossBlocks() if self.workload.traced else loss_blocks(self.shape, recipe)
+            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs, blocks)
             self._ledgers[key] = found
         return found
 
@@ -185,5 +193,5 @@ def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)
     packed, needs = (table[packing_class(shape, recipe)] for table in (PACKINGS, NEEDS))
-    found = ledger(terms, recipe, constants, belief, largest, packed, needs)
+    found = ledger(terms, recipe, constants, belief, largest, packed, needs, loss_blocks(shape, recipe))
     return peaks(found, recipe.micro_batch)

@@ -143,7 +143,7 @@ def test_predict_only_says_where_a_plan_only_may_fit() -> None:
     assert cluster.status.get("plan") is None, "nothing was chosen"
     assert cluster.status["message"] == (
         "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
-        "it needs 4.4 GiB to 5.5 GiB, the GPU has 4.5 GiB, and it fits with a probability of 2%: only a probe can tell"
+        "it needs 4.4 GiB to 5.4 GiB, the GPU has 4.5 GiB, and it fits with a probability of 2%: only a probe can tell"
     )
 
 

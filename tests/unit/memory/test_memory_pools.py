@@ -10,11 +10,28 @@ from small_traces import small_trace
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas.packing import PACKINGS, Packing, largest_tensors, packing_class, unused_bytes
+from memtune.memory.formulas.packing import (
+    PACKINGS,
+    Cut,
+    LossBlocks,
+    Packing,
+    largest_tensors,
+    packing_class,
+    unused_bytes,
+)
 from memtune.memory.formulas.phases import ledger, peaks
 from memtune.memory.formulas.recipe import lower, workspace_bytes
 from memtune.memory.formulas.shape import shape_of
-from memtune.memory.formulas.terms import ALWAYS, BACKWARD, LOSS, STEP, Term
+from memtune.memory.formulas.terms import (
+    AFTER_FIRST_STEP,
+    ALWAYS,
+    BACKWARD,
+    FIRST_STEP,
+    LOSS,
+    REDUCE,
+    STEP,
+    Term,
+)
 from memtune.memory.prediction import Belief
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay.replays import replays_of
@@ -208,7 +225,7 @@ def _terms() -> list[Term]:
     ]
 
 
-PACKED = Packing(0.1, 0.5, 0.2, 0.0, 0.4)
+PACKED = Packing(0.1, 0.5, 0.2, 0.0, 0.0, 0.4)
 
 
 def test_what_other_phases_have_more_is_cached_in_part_by_hand() -> None:
@@ -263,7 +280,7 @@ def test_flat_gradients_of_a_step_come_on_top() -> None:
     """DeepSpeed's one tensor of all gradients fits no block that others left."""
     recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
     constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_width=0.0)
-    packing = Packing(0.1, 0.0, 0.0, 0.75, 0.4)
+    packing = Packing(0.1, 0.0, 0.0, 0.75, 0.0, 0.4)
     sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, packing, packing)
     # A tenth of the 150 bytes at the loss, and three quarters of the step's 20.
     assert peaks(sums, 1).reserved.expected == pytest.approx(150 + 15 + 15)
@@ -329,3 +346,49 @@ def test_a_measured_plan_makes_no_other_surer_than_packing_allows() -> None:
     found = learned.predict(other).reserved
     assert found.upper - found.expected >= 0.49 * cached * 0.99
     assert found.upper < plain.predict(other).reserved.upper
+
+
+def test_a_model_that_nothing_wraps_is_packed_in_a_way_of_its_own() -> None:
+    workload = Workload(TINY, find("h100-80gb"), 64, 64, without_reducer=True)
+    for words, varies, name in (
+        ("bf16-ddp-full-mb1x1", False, "alone"),
+        ("bf16-ddp-full-mb1x1", True, "varying, whole"),
+        ("bf16-ddp-full-mb1x1-exp", False, "expandable, whole"),
+        ("bf16-z0-full-mb1x1", False, "whole"),
+    ):
+        recipe = lower(replace(workload, varying_lengths=varies), Plan.parse(words))
+        assert packing_class(shape_of(TINY, None), recipe) == name
+
+
+def test_the_loss_requests_anew_what_gradients_and_moments_were_cut_from_by_hand() -> None:
+    blocks = LossBlocks(wide=400.0, idle=200.0, inside=50.0 * MIB)
+    cut = Cut((100.0, 300.0), 200.0, (500.0, 0.0), (0.0, 1200.0), 32.0 * MIB, blocks)
+    # 100 + 300 + 200 bytes at the first loss. Beyond the 200 of its logits, 300 are cut from wide tensors of 400, the
+    # last of which is cut in its middle.
+    assert cut.peak(1) == 600 + 300 + 400 / 2
+    # The logits of four samples have room for all.
+    assert cut.peak(4) == 100 + 4 * (300 + 200)
+    # No more than all of the loss is requested anew; the step may have reserved more than the loss did.
+    assert cut._replace(spilt=(9000.0, 0.0)).peak(1) == 600 + 1200
+    assert cut._replace(spilt=(9000.0, 0.0), step=700.0).peak(1) == 700 + 1200
+    # Of a layer's tensors of 10 MiB, none has room for a workspace of 32 MiB; segments of 20 MiB have for one of 8 MiB.
+    small = cut._replace(spilt=(0.0, 0.0), blocks=blocks._replace(inside=10.0 * MIB))
+    assert small.peak(1) == 600 + 400
+    assert small._replace(workspace=8.0 * MIB).peak(1) == small._replace(blocks=blocks).peak(1) == 600
+
+
+def test_moments_that_were_cut_from_the_loss_by_hand() -> None:
+    # 100 bytes of weights, 60 of gradients from the backward pass on, 80 of moments from the first step on. Logits of
+    # 16 bits, 20 bytes, are free when three wide tensors of 40 live: at the first loss, 100 + 120 + 20 are reserved.
+    terms = [
+        Term("weights", 100.0, ALWAYS, "", (), ""),
+        Term("gradients", 60.0, (BACKWARD, REDUCE, FIRST_STEP, STEP), "", (), ""),
+        Term("optimizer states", 80.0, AFTER_FIRST_STEP, "", (), ""),
+        Term("logits", 120.0, (LOSS,), "", (), "", True),
+    ]
+    recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
+    constants, packed = replace(DEFAULT_CONSTANTS, rounding=0.0), Packing(0.0, 0.0, 0.0, 0.0, 1.0, 0.4)
+    blocks = LossBlocks(40.0, 20.0, 0.0)
+    sums = ledger(terms, recipe, constants, Belief.prior(constants), None, packed, packed, blocks)
+    # 60 + 80 fill the logits and, with half a block more, all wide tensors; 300 live at the loss of the second step.
+    assert sums.reserved(LOSS, 1).bytes == 300 + (240 + 120 - 300)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtune.memory.constants import Constants
+from memtune.memory.formulas.packing import LossBlocks
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import (
@@ -231,6 +232,19 @@ def _held_bytes(shape: Shape, recipe: Recipe) -> float:
 def _returned_bytes(recipe: Recipe) -> float:
     """What the caller has of each logit: accelerate converts it to fp32."""
     return 4.0 if recipe.keeps_fp32_logits or recipe.returns_fp32_logits else float(recipe.compute_bytes)
+
+
+def loss_blocks(shape: Shape, recipe: Recipe) -> LossBlocks:
+    """The blocks of an eager loss. A fused, chunked or compiled one has no tensors that are larger than all others."""
+    if recipe.fused_loss or recipe.chunked_loss or recipe.fused_loss_kernel or recipe.compiles_loss:
+        return LossBlocks()
+    split = 1 if recipe.whole_logits else recipe.tensor_parallel
+    entries = shape.vocab * recipe.decoder.tokens / split / recipe.micro_batch
+    wide = 4 if recipe.upcasts_loss else recipe.compute_bytes
+    returned = _returned_bytes(recipe)
+    widest = max(shape.ffn, shape.hidden * max(shape.expert_copies, 1))
+    inside = recipe.compute_bytes * widest * recipe.tokens / recipe.tensor_parallel / recipe.micro_batch
+    return LossBlocks(wide * entries, returned * entries if recipe.drops_outputs and returned < wide else 0.0, inside)
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:

@@ -5,10 +5,10 @@ segments of 20 MiB, and the last segment of a pool is not full: in a run of mega
 
 In a run of gigabytes, blocks that other phases left dominate. A step begins with the largest blocks of all, those of
 the loss. Once freed, gradients, moments, gathered units and copies for the reduction are cut from them. Some of these
-stay, and the next step requests its largest blocks from the device again. So reserved bytes grow with what lives in
-phases other than the peak, most if units of many sizes come and go. DeepSpeed's stages 1 and 2 flatten the rank's
-gradients into one tensor for the step (stage_1_and_2.py, flatten_dense_tensors_aligned): no block that others left is
-that large, so that most of it comes on top.
+stay, and the next step requests its largest blocks from the device again: `Cut` counts them. So reserved bytes grow
+with what lives in phases other than the peak, most if units of many sizes come and go. DeepSpeed's stages 1 and 2
+flatten the rank's gradients into one tensor for the step (stage_1_and_2.py, flatten_dense_tensors_aligned): no block
+that others left is that large, so that most of it comes on top.
 
 Batches of varying lengths make it grow with the logits. For each batch that is longer than any before, the loss
 requests its blocks from the device anew, since those of earlier batches are too short for it. They stay: if lengths of
@@ -32,6 +32,10 @@ from memtune.units import MIB
 _SMALL_REQUEST, _SMALL_SEGMENT, _LARGE_SEGMENT = MIB, 2 * MIB, 20 * MIB
 # Expandable segments map whole pages: PyTorch, docs/source/notes/cuda.rst.
 _PAGES = 0.02
+# Log-softmax, its gradient and that of the logits: what an eager loss has at once.
+_WIDE_TENSORS = 3
+# The share of activations whose blocks gradients and moments are cut from: with it, emulated runs are missed least.
+OF_ACTIVATIONS = 0.2
 # A replay places every tensor of the model, but not unknown ones of the libraries.
 _REPLAY_DOUBT = 0.6
 # What one more tensor opens in each pool: a script has some that are in neither description nor trace.
@@ -39,42 +43,89 @@ ONE_MORE_EACH = _SMALL_SEGMENT + _LARGE_SEGMENT
 
 
 class Packing(NamedTuple):
-    """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and two parts.
+    """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and others.
 
-    ``loss`` is a share of the logits with all that the loss computes from them, ``flat`` one of what the step makes.
-    ``doubt`` is the relative half-width of the 95% bound of all of them together.
+    ``loss`` is a share of the logits with all that the loss computes from them, ``flat`` one of what the step makes,
+    ``anew`` one of what `Cut` has above the peak. ``doubt`` is the relative half-width of the 95% bound of all of them
+    together.
     """
 
     share: float
     unfit: float
     loss: float
     flat: float
+    anew: float
     doubt: float
 
     def times(self, ratio: float) -> Packing:
         """Scale all reserved bytes by a ratio. No setting packs tighter than whole pages."""
         share = max((1 + self.share) * ratio - 1, _PAGES)
-        return Packing(share, self.unfit * ratio, self.loss * ratio, self.flat * ratio, self.doubt)
+        return self._scaled(ratio)._replace(share=share)
 
     def part(self, kept: float, doubt: float) -> Packing:
         """A part of what is kept, with a doubt of its own."""
-        return Packing(max(self.share * kept, _PAGES), self.unfit * kept, self.loss * kept, self.flat * kept, doubt)
+        return self._scaled(kept)._replace(share=max(self.share * kept, _PAGES), doubt=doubt)
+
+    def _scaled(self, by: float) -> Packing:
+        unfit, loss, flat, anew = (part * by for part in self[1:5])
+        return self._replace(unfit=unfit, loss=loss, flat=flat, anew=anew)
 
 
-# Fitted on emulated runs alone: written by `python bench/packing.py --write`, never by hand. Adapters have few states
-# to fill what the loss left; a script's reference to the last output then gets in the way.
+class LossBlocks(NamedTuple):
+    """Bytes per sample: a wide tensor of the loss, logits that are free before it peaks, the widest one of a layer."""
+
+    wide: float = 0.0
+    idle: float = 0.0
+    inside: float = 0.0
+
+
+class Cut(NamedTuple):
+    """What the loss requests from the device anew, because the first step cut tensors that stay from its blocks.
+
+    Sizes are fixed bytes, or fixed ones and those per sample. ``first`` is reserved at the loss of the first step, but
+    for logits that the loss has widened, ``step`` as a step ends. Gradients and moments are cut from free blocks, the
+    smallest first: from those of a recomputed layer and of activations, from logits that the loss has widened, and
+    then what is ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its ``workspace`` of cuBLAS
+    from a wide one, too, if neither a tensor inside a layer nor a segment of small tensors has room for it.
+    """
+
+    first: tuple[float, float]
+    step: float
+    spilt: tuple[float, float]
+    loss: tuple[float, float]
+    workspace: float
+    blocks: LossBlocks
+
+    def peak(self, micro_batch: int) -> float:
+        """Bytes reserved in the second step, if only the loss's wide tensors find no room in what the first one left.
+
+        On average, the last block that was cut is cut in its middle.
+        """
+        wide, idle, inside = self.blocks
+        spilt = self.spilt[0] + (self.spilt[1] - idle) * micro_batch
+        wide *= micro_batch
+        anew = (
+            min(spilt + wide / 2, self.loss[0] + self.loss[1] * micro_batch, _WIDE_TENSORS * wide) if spilt > 0 else 0.0
+        )
+        if max(inside * micro_batch, _LARGE_SEGMENT) < self.workspace:
+            anew = max(anew, wide)
+        return max(self.first[0] + (self.first[1] + idle) * micro_batch, self.step) + anew
+
+
+# Fitted on emulated runs alone: written by `python bench/packing.py --write`, never by hand.
 PACKINGS: Mapping[str, Packing] = {
-    "whole": Packing(0.08, 0.05, 0.00, 0.00, 0.96),
-    "adapter": Packing(0.02, 0.33, 0.22, 0.00, 0.53),
-    "flattened": Packing(0.07, 0.12, 0.00, 0.77, 0.75),
-    "sharded": Packing(0.08, 0.80, 0.00, 0.00, 0.62),
-    "varying, whole": Packing(0.08, 0.05, 2.82, 0.00, 2.77),
-    "varying, adapter": Packing(0.02, 0.33, 2.87, 0.00, 0.70),
-    "varying, flattened": Packing(0.07, 0.12, 3.16, 0.77, 2.68),
-    "varying, sharded": Packing(0.08, 0.80, 3.54, 0.00, 0.49),
-    "expandable, whole": Packing(0.02, 0.17, 0.00, 0.00, 1.65),
-    "expandable, flattened": Packing(0.03, 0.03, 0.00, 0.00, 4.01),
-    "expandable, sharded": Packing(0.08, 0.40, 0.00, 0.00, 0.69),
+    "whole": Packing(0.08, 0.00, 0.00, 0.00, 0.21, 0.90),
+    "alone": Packing(0.07, 0.00, 0.00, 0.00, 0.90, 0.38),
+    "adapter": Packing(0.02, 0.00, 0.00, 0.00, 0.88, 0.34),
+    "flattened": Packing(0.07, 0.11, 0.00, 0.79, 0.00, 0.75),
+    "sharded": Packing(0.07, 0.76, 0.00, 0.00, 0.23, 0.62),
+    "varying, whole": Packing(0.08, 0.00, 2.79, 0.00, 0.21, 2.60),
+    "varying, adapter": Packing(0.02, 0.00, 2.65, 0.00, 0.88, 0.68),
+    "varying, flattened": Packing(0.07, 0.11, 3.16, 0.79, 0.00, 2.66),
+    "varying, sharded": Packing(0.07, 0.76, 3.52, 0.00, 0.23, 0.49),
+    "expandable, whole": Packing(0.02, 0.17, 0.00, 0.00, 0.00, 1.65),
+    "expandable, flattened": Packing(0.03, 0.03, 0.00, 0.00, 0.00, 4.13),
+    "expandable, sharded": Packing(0.07, 0.45, 0.00, 0.00, 0.00, 0.71),
 }
 
 # The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
@@ -86,6 +137,7 @@ _KEPT_OF_CACHE = 0.6
 _KEPT_OF_SHORTER = 0.1
 _NEEDS_OF_FIXED_LENGTHS: Mapping[str, Packing] = {
     "whole": PACKINGS["whole"],
+    "alone": PACKINGS["alone"],
     "adapter": PACKINGS["adapter"].part(_KEPT_OF_CACHE, doubt=1.0),
     "flattened": PACKINGS["flattened"]._replace(flat=0.0, doubt=1.0),
     "sharded": PACKINGS["sharded"].part(_KEPT_OF_CACHE, doubt=1.0),
@@ -101,27 +153,28 @@ def _of_varying(kind: str) -> Packing:
 
 NEEDS: Mapping[str, Packing] = {
     **_NEEDS_OF_FIXED_LENGTHS,
-    **{f"varying, {kind}": _of_varying(kind) for kind in _NEEDS_OF_FIXED_LENGTHS},
-    **{f"expandable, {kind}": Packing(_PAGES, 0.0, 0.0, 0.0, 1.0) for kind in ("whole", "flattened", "sharded")},
+    **{f"varying, {kind}": _of_varying(kind) for kind in _NEEDS_OF_FIXED_LENGTHS if kind != "alone"},
+    **{f"expandable, {kind}": Packing(_PAGES, 0.0, 0.0, 0.0, 0.0, 1.0) for kind in ("whole", "flattened", "sharded")},
 }
 
 
 def packing_class(shape: Shape, recipe: Recipe) -> str:
-    """The packing class of a recipe: by what gathers weights or flattens gradients."""
+    """The packing class of a recipe: by what gathers weights, flattens gradients or has buckets for them."""
     if recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1:
         kind = "sharded"
     elif shape.has_adapter:
         kind = "adapter"
     else:
-        kind = "flattened" if recipe.has_bucket else "whole"
-    if not recipe.expandable_segments:
-        return f"varying, {kind}" if recipe.varying_lengths else kind
-    return f"expandable, {'whole' if kind == 'adapter' else kind}"
+        kind = "flattened" if recipe.has_bucket else "alone" if recipe.is_alone else "whole"
+    if not (recipe.expandable_segments or recipe.varying_lengths):
+        return kind
+    kind = "whole" if kind == "alone" or (kind == "adapter" and recipe.expandable_segments) else kind
+    return f"{'expandable' if recipe.expandable_segments else 'varying'}, {kind}"
 
 
 def replayed(ratio: float) -> Packing:
     """Packing from a replay of every tensor: reserved over allocated bytes."""
-    return Packing(max(ratio - 1, _PAGES), 0.0, 0.0, 0.0, _REPLAY_DOUBT)
+    return Packing(max(ratio - 1, _PAGES), 0.0, 0.0, 0.0, 0.0, _REPLAY_DOUBT)
 
 
 def largest_tensors(shape: Shape, recipe: Recipe) -> tuple[float, float]:

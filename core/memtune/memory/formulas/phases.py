@@ -13,12 +13,32 @@ from math import hypot
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
-from memtune.memory.formulas.packing import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
+from memtune.memory.formulas.packing import (
+    OF_ACTIVATIONS,
+    ONE_MORE_EACH,
+    Cut,
+    LossBlocks,
+    Packing,
+    unused_bytes,
+    whole_segments,
+)
 from memtune.memory.formulas.recipe import Recipe
-from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE, Term
+from memtune.memory.formulas.terms import (
+    BACKWARD,
+    EVALUATION,
+    FIRST_STEP,
+    INIT,
+    LOSS,
+    OUTSIDE,
+    PHASES,
+    SAVE,
+    STEP,
+    Term,
+)
 from memtune.memory.prediction import UNMODELLED, Belief, Component, Interval, Square
 
 ALLOCATOR = "allocator"
+_NO_BLOCKS = LossBlocks()
 # Components that are counted rather than estimated: parameters times bytes, and a constant.
 COUNTED = frozenset({"weights", "adapter", "master weights", "gradients", "optimizer states", "workspace"})
 _TINY = 1e-9
@@ -49,10 +69,11 @@ class _Phase(NamedTuple):
 class Ledger:
     """The terms of a family of plans, and their believed sums per phase: fixed bytes and bytes per sample.
 
-    ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's, and ``flat``
-    the step's tensors. ``packing`` says what the allocator reserves beyond what is allocated, ``needs`` what it cannot
-    give back. ``largest`` are the bytes of the largest tensors, which give its lower bound; None if a replay has placed
-    every tensor.
+    ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's, ``flat`` the
+    step's tensors, and ``cut`` those that the first step cuts from the loss's blocks, if ``packing`` counts them.
+    ``packing`` says what the allocator reserves beyond what is allocated, ``needs`` what it cannot give back.
+    ``largest`` are the bytes of the largest tensors, which give its lower bound; None if a replay has placed every
+    tensor.
     """
 
     addends: Sequence[_Addend]
@@ -60,6 +81,7 @@ class Ledger:
     highest: tuple[float, float]
     logits: tuple[float, float]
     flat: tuple[float, float]
+    cut: Cut | None
     outside: dict[str, float]
     outside_bytes: float
     packing: Packing
@@ -83,14 +105,21 @@ class Ledger:
         return [fixed + slope * micro_batch for fixed, slope in self.sums]
 
     def cached(self, phase: int, packing: Packing) -> tuple[float, float]:
-        """Bytes cached beyond those of a phase, fixed and per sample, before the belief is applied."""
-        share, unfit, loss, flat, _ = packing
+        """Bytes cached beyond those of a phase, fixed and per sample, before the belief is applied, without `anew`."""
+        share, unfit, loss, flat, *_ = packing
         fixed, slope = self.sums[phase]
         still, moving = share * fixed, share * slope
         if phase not in (INIT, EVALUATION, SAVE):
             still += unfit * (self.highest[0] - fixed) + loss * self.logits[0] + flat * self.flat[0]
             moving += unfit * (self.highest[1] - slope) + loss * self.logits[1] + flat * self.flat[1]
         return still * (1 + self.rounding), moving * (1 + self.rounding)
+
+    def anew(self, phase: int, micro_batch: int, packing: Packing) -> float:
+        """Bytes cached beyond those of a phase because the loss requests its blocks anew."""
+        if self.cut is None or phase in (INIT, EVALUATION, SAVE):
+            return 0.0
+        fixed, slope = self.sums[phase]
+        return packing.anew * max(self.cut.peak(micro_batch) - fixed - slope * micro_batch, 0.0)
 
     def floor(self, phase: int, micro_batch: int) -> float:
         """What a phase takes at least, whatever a job of which nothing was measured does otherwise: what is counted."""
@@ -106,7 +135,8 @@ class Ledger:
         (fixed, slope), (still, moving) = self.sums[phase], self.cached(phase, packing)
         allocated = (fixed + slope * micro_batch) * (1 + self.rounding)
         corrected = max(1 + _SHARED * packing.doubt * self.belief.means.get(ALLOCATOR, 0.0), 0.0)
-        cached = corrected * (still + moving * micro_batch)
+        linear, anew = corrected * (still + moving * micro_batch), self.anew(phase, micro_batch, packing)
+        cached = linear + anew
         short, least = 0.0, allocated + cached
         if self.largest is not None:
             still, moving = self.largest
@@ -115,7 +145,7 @@ class Ledger:
             # As if segments were full, but in whole segments; a tensor near the limit may be below it.
             least = max(least, min(whole_segments(largest / 2), least + short))
         more = max(ONE_MORE_EACH - cached - short, 0.0)
-        own = _OWN * packing.doubt * cached
+        own = packing.doubt * (_OWN * linear + anew)
         floor = self.floor(phase, micro_batch)
         return Reserved(allocated + cached + short, _UNSURE_OF_SEGMENTS * short, own, least, more, floor)
 
@@ -198,8 +228,9 @@ def ledger(
     largest: tuple[float, float] | None,
     packing: Packing,
     needs: Packing,
+    blocks: LossBlocks = _NO_BLOCKS,
 ) -> Ledger:
-    """Sum a recipe's terms; those of its micro-batch are per sample."""
+    """Sum a recipe's terms; those of its micro-batch are per sample. ``blocks`` are those of the loss."""
     addends: list[_Addend] = []
     fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
     common, scale = belief.common, belief.scale
@@ -207,22 +238,24 @@ def ledger(
         if name in OUTSIDE:
             continue
         if scales:
-            size, sums = size / recipe.micro_batch, slopes
+            size, added = size / recipe.micro_batch, slopes
             addends.append((name, 0.0, size, phases))
         else:
-            sums = fixed
+            added = fixed
             addends.append((name, size, 0.0, phases))
         believed = scale(name) * size * (1 if name in COUNTED else common)
         for phase in phases:
-            sums[phase] += believed
+            added[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
     unknown = recipe.unknowns * constants.unknown_widening
+    sums = list(zip(fixed, slopes, strict=True))
     return Ledger(
         addends,
-        list(zip(fixed, slopes, strict=True)),
+        sums,
         highest=_highest(addends, belief),
         logits=_highest([each for each in addends if each[0] == "logits"], belief),
         flat=_highest([each for each in addends if each[0] == "step transients"], belief),
+        cut=_cut(addends, sums, blocks, belief) if packing.anew else None,
         outside=outside,
         outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
         packing=packing,
@@ -233,6 +266,36 @@ def ledger(
         belief=belief,
         constants=constants,
         largest=largest,
+    )
+
+
+def _cut(addends: Iterable[_Addend], sums: Sequence[tuple[float, float]], blocks: LossBlocks, belief: Belief) -> Cut:
+    """What the first step cuts from the loss's blocks. At its loss there are no moments and no gradients yet."""
+    there, taken, holes, logits, workspace = ([0.0, 0.0] for _ in range(5))
+    for name, fixed, slope, phases in addends:
+        if name in ("optimizer states", "gradients") and INIT not in phases:
+            added = [(there, LOSS, 1.0), (taken, STEP, 1.0)]
+        elif name == "layer in backward":
+            added = [(there, BACKWARD, -1.0), (holes, BACKWARD, 1.0)]
+        elif name == "activations":
+            added = [(holes, LOSS, OF_ACTIVATIONS)]
+        elif name in ("logits", "workspace"):
+            added = [(logits if name == "logits" else workspace, LOSS, 1.0)]
+        else:
+            continue
+        scale = belief.scale(name) * (1 if name in COUNTED else belief.common)
+        for sizes, phase, part in added:
+            if phase in phases:
+                sizes[0] += part * scale * fixed
+                sizes[1] += part * scale * slope
+    loss = sums[LOSS]
+    return Cut(
+        first=(loss[0] - there[0], loss[1] - there[1]),
+        step=max(sums[FIRST_STEP][0], sums[STEP][0]),
+        spilt=(taken[0] - holes[0], taken[1] - holes[1]),
+        loss=(logits[0], logits[1]),
+        workspace=workspace[0] / 2,
+        blocks=blocks,
     )
 
 

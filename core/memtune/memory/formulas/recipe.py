@@ -143,6 +143,11 @@ class Recipe:
         return replace(self, sequence_length=length, source_length=source, target_length=0) if length else self
 
     @property
+    def is_alone(self) -> bool:
+        """Whether nothing wraps the model, so that each gradient is a tensor of its own."""
+        return self.backend == "none" or (self.backend == "ddp" and self.bucket_view)
+
+    @property
     def unknowns(self) -> int:
         """The number of unspecified inputs that memory depends on; at 8 bits or fewer also the library and its version.
 
