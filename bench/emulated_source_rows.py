@@ -1,7 +1,7 @@
 """Published runs of other packages: the packages of each project's environment, and the arguments of each run.
 
 Packages have the releases that the source names or that require each other, as far as PyPI and the emulated GPU have
-them: torch is 2.6.0 if the source names an older one, or 2.5.1 where that matters.
+them: torch is 2.6.0 if the source names an older one, or 2.5.1 if it is of that date and that matters.
 """
 
 from __future__ import annotations
@@ -207,67 +207,46 @@ _COGVIDEOX = Source(
 _ADAMW = "optimizer._component_=torch.optim.AdamW"
 _AT_ONCE, _IN_BACKWARD = "optimizer_in_bwd=False", "optimizer_in_bwd=True"
 _OFFLOADED, _COMPILED = "enable_activation_offloading=True", "compile=True"
+_SIZE = ("batch_size=2", "length=4096", "epochs=1")
 
 
 def _full(*options: str) -> tuple[str, ...]:
-    recipe = ("full_finetune_single_device", "llama3_2/3B_full_single_device", "batch_size=2", "length=4096")
-    return (*recipe, *options)
+    return ("full_finetune_single_device", "llama3_2/3B_full_single_device", *_SIZE, *options)
 
 
 def _adapted(config: str) -> tuple[str, ...]:
-    recipe = ("lora_finetune_single_device", f"llama3_2/{config}", "batch_size=2", "length=4096")
     saving = ("gradient_accumulation_steps=1", "enable_activation_checkpointing=True", _OFFLOADED)
-    return (*recipe, *saving, _COMPILED)
+    return ("lora_finetune_single_device", f"llama3_2/{config}", *_SIZE, *saving, _COMPILED)
 
 
+# The releases of November 2024, when the source's table was made.
 _TORCHTUNE = Source(
     "emulated_torchtune.py",
     (
-        *_BASE, "torchtune==0.5.0", "torchao==0.8.0", "torchvision==0.21.0", "bitsandbytes==0.45.2", "omegaconf==2.4.0",
-        "antlr4-python3-runtime==4.9.3", "datasets==3.2.0", "tiktoken==0.14.0", "kagglehub==1.0.3", "pyarrow==26.0.1",
-        "tokenizers==0.21.0", "pandas==3.1.1", "dill==0.4.1", "xxhash==4.1.0", "multiprocess==0.70.19",
+        "torch===2.5.1", *_BASE[1:], "triton==3.1.0", "torchtune==0.4.0", "torchao==0.6.1", "torchvision==0.20.1",
+        "bitsandbytes==0.45.2", "omegaconf==2.4.0", "antlr4-python3-runtime==4.9.3", "datasets==3.2.0",
+        "tiktoken==0.14.0", "kagglehub==1.0.3", "pyarrow==26.0.1", "tokenizers==0.21.0", "pandas==3.1.1",
+        "dill==0.4.1", "xxhash==4.1.0", "multiprocess==0.70.19",
         "aiohttp==3.14.5", "aiohappyeyeballs==2.7.1", "aiosignal==1.4.0", "attrs==26.1.0", "frozenlist==1.8.0",
         "multidict==7.2.1", "propcache==0.5.4", "yarl==1.25.1", "python-dateutil==4.0.0", "pytz==2026.6",
         "six==1.17.0", "blobfile==3.3.0", "lxml==6.1.3", "pycryptodomex==3.24.2", "sentencepiece==0.2.3",
-        "triton==3.2.0",
     ),
     {
+        "tune-01": _full(
+            _ADAMW, _AT_ONCE, "enable_activation_checkpointing=False", "loss._component_=torch.nn.CrossEntropyLoss",
+        ),
         "tune-03": _full(_ADAMW, _AT_ONCE, _COMPILED, "enable_activation_checkpointing=False"),
         # 8 bytes for each weight are left after its first step: it was the fused AdamW, the others do not show.
         "tune-04": _full(_ADAMW, "optimizer.fused=True", _AT_ONCE, _COMPILED),
         "tune-05": _full(_ADAMW, _IN_BACKWARD, _COMPILED),
         "tune-06": _full(_ADAMW, _IN_BACKWARD, _OFFLOADED, _COMPILED),
-        "tune-08": _adapted("3B_lora_single_device"),
-        "tune-09": _adapted("3B_qlora_single_device"),
-        "tune-16": (
-            "full_finetune_single_device", "llama2/7B_full_low_memory", "batch_size=4", "length=2048",
-        ),
-    },
-    gpu="a100-80gb",
-)  # fmt: skip
-
-# Before torch 2.6, inductor does not keep what torchao's compiled step computes of a weight in one kernel.
-_OLDER = {
-    "torch===2.6.0": "torch===2.5.1", "triton==3.2.0": "triton==3.1.0", "torchao==0.8.0": "torchao==0.7.0",
-    "torchvision==0.21.0": "torchvision==0.20.1",
-}  # fmt: skip
-_TORCHTUNE_OLDER = _TORCHTUNE._replace(
-    packages=tuple(_OLDER.get(package, package) for package in _TORCHTUNE.packages),
-    rows={
         "tune-07": _full(
             "optimizer._component_=torchao.prototype.low_bit_optim.AdamW8bit", _IN_BACKWARD, _OFFLOADED, _COMPILED
         ),
+        "tune-08": _adapted("3B_lora_single_device"),
+        "tune-09": _adapted("3B_qlora_single_device"),
     },
-)
-# The norm of torchtune up to 0.4 keeps one copy less of its input in fp32.
-_TORCHTUNE_FORMER = _TORCHTUNE_OLDER._replace(
-    packages=tuple(package.replace("torchtune==0.5.0", "torchtune==0.4.0") for package in _TORCHTUNE_OLDER.packages),
-    rows={
-        "tune-01": _full(
-            _ADAMW, _AT_ONCE, "enable_activation_checkpointing=False", "loss._component_=torch.nn.CrossEntropyLoss",
-            "epochs=1",
-        ),
-    },
+    gpu="a100-80gb",
 )  # fmt: skip
 
 _BERT = _config(
@@ -304,7 +283,5 @@ SOURCES = {
     "fms-acceleration-granite": _POWER,
     "cogvideox-factory": _COGVIDEOX,
     "torchtune": _TORCHTUNE,
-    "torchtune-torch-2.5": _TORCHTUNE_OLDER,
-    "torchtune-0.4": _TORCHTUNE_FORMER,
     "transformers": _TRANSFORMERS,
 }

@@ -1,4 +1,4 @@
-"""torchtune's own recipes for one GPU, on rows of zero tokens of one length, like packed ones.
+"""torchtune's own recipes for one GPU, on packed rows of zero tokens.
 
 Run by `memtune emulate`, with a Python that has torchtune: RECIPE CONFIG [KEY=VALUE ...]. Nothing is read from disk: no
 tokenizer, data set or checkpoint, whose weights would be copied over existing ones.
@@ -16,8 +16,9 @@ import torch
 import torchtune  # type: ignore[import-not-found]
 from omegaconf import OmegaConf  # type: ignore[import-not-found]
 from torchtune import modules, training
+from torchtune.data import padded_collate_packed  # type: ignore[import-not-found]
 
-STEPS = 2
+STEPS, SAMPLE = 2, 128
 _CLASSES = {
     "full_finetune_single_device": "FullFinetuneRecipeSingleDevice",
     "lora_finetune_single_device": "LoRAFinetuneRecipeSingleDevice",
@@ -31,6 +32,14 @@ class Sampler:
         """Rows are all alike."""
 
 
+def batch(rows: int, length: int) -> dict[str, Any]:
+    """Rows of samples that are all alike, with the mask that keeps them apart."""
+    tokens = torch.zeros(length, dtype=torch.long)
+    lengths = torch.full((length // SAMPLE,), SAMPLE)
+    row = {"tokens": tokens, "labels": tokens, "input_pos": torch.arange(length) % SAMPLE, "seq_lens": lengths}
+    return dict(padded_collate_packed([row] * rows))
+
+
 def without_disks(recipe: Any, rows: int, length: int) -> Any:
     """The recipe with inputs from memory."""
 
@@ -41,12 +50,8 @@ def without_disks(recipe: Any, rows: int, length: int) -> Any:
         def save_checkpoint(self, *_: Any, **__: Any) -> None:
             pass
 
-        def _setup_data(self, *_: Any, **__: Any) -> tuple[Sampler, list[dict[str, torch.Tensor]]]:
-            batches = [
-                {name: torch.zeros(rows, length, dtype=torch.long) for name in ("tokens", "labels")}
-                for _ in range(STEPS * self._gradient_accumulation_steps)
-            ]
-            return Sampler(), batches
+        def _setup_data(self, *_: Any, **__: Any) -> tuple[Sampler, list[dict[str, Any]]]:
+            return Sampler(), [batch(rows, length) for _ in range(STEPS * self._gradient_accumulation_steps)]
 
     modules.TransformerDecoder.load_state_dict = lambda *_, **__: ([], [])
     return Emulated

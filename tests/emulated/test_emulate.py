@@ -308,6 +308,11 @@ def test_a_backward_pass_finds_the_places_of_a_mask_and_is_followed_to_the_host(
     assert 'found.append(float(gradients[0].to("cpu")[0, 0]))' in told
 
 
+def test_a_backward_pass_calls_the_methods_of_a_subclass_by_their_own_names() -> None:
+    code, result = emulate(_SCRIPTS / "subclasses.py")
+    assert code == 0, result["printed"][-2000:]
+
+
 def test_large_tensors_of_one_value_take_no_host_memory() -> None:
     code, result = emulate(_SCRIPTS / "large.py")
     assert code == 0, result["printed"][-2000:]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import _tensor_str
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _python_dispatch, checkpoint
 
 from memtune_runner.emulated.value_mode import ValueMode
@@ -140,11 +141,23 @@ def followed_masks(mode: ValueMode) -> Iterator[None]:
         library._destroy()
 
 
+def _told_by_name(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that tells a subclass which one was called: torch looks it up, and would find the replacement."""
+
+    @functools.wraps(plain)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        if has_torch_function(args[:1]):
+            return handle_torch_function(plain, args[:1], *args, **kwargs)
+        return plain(*args, **kwargs)
+
+    return told
+
+
 @contextmanager
 def _replaced(owner: Any, names: tuple[str, ...], wrapped: Callable[..., Any]) -> Iterator[None]:
     plain = {name: getattr(owner, name) for name in names}
     for name, function in plain.items():
-        setattr(owner, name, wrapped(function))
+        setattr(owner, name, wrapped(_told_by_name(function) if owner is torch.Tensor else function))
     try:
         yield
     finally:
