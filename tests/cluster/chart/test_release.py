@@ -87,6 +87,7 @@ def test_helm_test_reports_why_its_job_waits(cluster: Cluster, namespace: str, r
     assert "stalled by ImagePull" in cluster.log(namespace, f"{release.name}-test")
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("kinds")
 def test_a_job_survives_upgrade_and_uninstallation_of_the_release(
     cluster: Cluster, release: Release, steady: WaitingJob

@@ -95,6 +95,7 @@ def test_the_second_of_two_concurrent_ups_is_refused() -> None:
     assert problems() == []
 
 
+@pytest.mark.slow
 @pytest.mark.replaces_the_cluster
 @pytest.mark.usefixtures("own_cluster")
 def test_a_cluster_without_its_supervisor_is_replaced(devcluster: Callable[..., str]) -> None:

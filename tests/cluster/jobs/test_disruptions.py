@@ -57,6 +57,7 @@ def cordoned(cluster: Cluster) -> Iterator[set[str]]:
         cluster.core.patch_node(name, {"spec": {"unschedulable": None}})
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("nodes")
 @pytest.mark.usefixtures("operator", "two_nodes")
 def test_a_job_moves_to_another_node_after_a_drain(

@@ -98,6 +98,7 @@ def test_a_run_owns_the_pods_of_its_job_set(
     assert 'code="403"' not in release.metrics(), "it asked for what its role does not allow"
 
 
+@pytest.mark.slow
 def test_a_job_waits_while_its_queue_suspends_the_job_set(
     cluster: Cluster, namespace: str, release: Release, jobs: Jobs, steady: WaitingJob
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_job_waits_while_its_queue_suspends_the_job_set(
     assert f"JobSet {RUN} is suspended by its queue" in queued["message"]
 
 
+@pytest.mark.slow
 def test_a_gang_scheduler_that_is_not_installed_stalls_the_job(
     cluster: Cluster, namespace: str, release: Release, jobs: Jobs, steady: WaitingJob
 ) -> None:

@@ -15,6 +15,7 @@ FOREIGN_PODS = 2000
 JOBS = 30
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_an_exceeded_quota_stalls_the_job_until_it_is_raised(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
     def quota(gpus: int) -> dict[str, object]:
@@ -72,6 +73,7 @@ def asks_for_nothing(operator: OperatorProcess) -> bool:
     return operator.requests("GET") == before
 
 
+@pytest.mark.slow
 def test_the_operator_ignores_thousands_of_foreign_pods(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:

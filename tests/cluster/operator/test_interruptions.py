@@ -16,6 +16,7 @@ from memtune.wire.report import Ending
 FAILOVER_SECONDS = 30
 
 
+@pytest.mark.slow
 def test_an_operator_killed_after_every_write_reaches_the_same_status(
     cluster: Cluster, namespace: str, jobs: Jobs, operators: Callable[..., OperatorProcess]
 ) -> None:
