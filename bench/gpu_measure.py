@@ -39,7 +39,7 @@ from memtune_runner.rank import allocator_settings
 from memtune_runner.rank.failures import of_exception
 from memtune_runner.rank.settings import Settings
 
-STEPS = 4  # the first of them warms up
+STEPS = int(os.environ.get("MEASURED_STEPS", "4"))  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]
 RECORDED = ("none", "events", "stacks")
 _DRAWN = 1 << 20

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from emulated_gpu import PYTHON
 from emulated_runs import emulate
-from warm_environment import WITH_DEEPSPEED, warm_emulated
 
 from memtune.units import GIB, MIB
 
@@ -22,11 +21,6 @@ _LLAMA = Path(__file__).parents[2] / "bench" / "emulated_llama.py"
 
 # What scripts/rank.py says of the memory that it holds.
 _HELD = ("ddp", "full", "hybrid", "fsdp2", "held")
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def test_llama_on_8_gpus_reserves_what_torchtitan_published() -> None:
@@ -77,13 +71,15 @@ def test_what_is_compiled_takes_the_memory_of_compiled_code(tmp_path: Path, monk
     assert values == ["1.0", "True"]
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
-def test_checkpointed_blocks_are_compiled_as_in_the_default_mode(mode: str) -> None:
-    code, result = emulate(_SCRIPTS / "compiled_blocks.py", arguments=(mode,))
+def test_checkpointed_blocks_are_compiled_as_in_the_default_mode() -> None:
+    code, result = emulate(_SCRIPTS / "compiled_blocks.py", arguments=("default", "reduce-overhead", "max-autotune"))
     assert code == 0, result["printed"][-2000:]
-    peak_mib, graphs = result["printed"].splitlines()[-1].split()
-    assert int(peak_mib) < 405  # 416 as it is written
-    assert graphs == "1"
+    lines = result["printed"].splitlines()[-3:]
+    assert len(lines) == 3
+    for line in lines:
+        peak_mib, graphs = line.split()
+        assert int(peak_mib) < 405  # 416 as it is written
+        assert graphs == "1"
 
 
 def test_no_setting_captures_graphs_or_times_kernels_and_the_caches_of_real_runs_stay_as_they_are(
@@ -341,7 +337,7 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
 @pytest.mark.parametrize("stage", ["1", "2", "3"])
 def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
     # In the new one, DeepSpeed finds the GPU by itself.
-    python = PYTHON if stage == "3" else warm_emulated(WITH_DEEPSPEED)
+    python = PYTHON if stage == "3" else None
     code, result = emulate(_SCRIPTS / "training.py", "--ranks", "8", arguments=(stage,), python=python)
     assert code == 0, result["printed"][-2000:]
     assert result["measured"]["peakBytes"]["reserved"] > 0
@@ -351,10 +347,9 @@ def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
 @pytest.mark.parametrize("stages", [(), ("3",)], ids=["ddp and fsdp", "deepspeed"])
 def test_another_rank_holds_what_rank_0_does(stages: tuple[str, ...]) -> None:
     held = []
-    python = warm_emulated(WITH_DEEPSPEED) if stages else None
     for rank, device in (0, 0), (11, 3):
         own = ("--ranks", "16", "--rank", str(rank))
-        code, result = emulate(_SCRIPTS / "rank.py", *own, arguments=stages, python=python)
+        code, result = emulate(_SCRIPTS / "rank.py", *own, arguments=stages)
         assert code == 0, result["printed"][-2000:]
         assert (result["rank"], result["measured"]["stubs"]) == (rank, [])
         assert [*result["measured"]["peakBytesByGpu"]] == [str(device)]
@@ -453,7 +448,7 @@ def test_each_ending_has_its_own_code(tmp_path: Path) -> None:
     script.write_text("import torch\ntorch.ones(3, device='cuda')\nraise SystemExit(3)\n")
     code, result = emulate(script, python=PYTHON)
     assert (code, result["outcome"], result["exitCode"]) == (1, "failed", 3)
-    script.write_text("import torch\nkept = torch.ones(3, device='cuda')\nwhile True:\n    pass\n")
+    script.write_text("import time, torch\nkept = torch.ones(3, device='cuda')\ntime.sleep(1000)\n")
     code, result = emulate(script, "--time-limit", "15", python=PYTHON)
     assert (code, result["outcome"]) == (7, "timeLimit")
     assert result["measured"]["peakBytes"]["allocated"] == 512

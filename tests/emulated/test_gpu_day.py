@@ -10,7 +10,6 @@ import pytest
 from emulated_runs import emulate
 from gpu_results import Results
 from gpu_snapshot import read, recorded, replayed
-from warm_environment import WITH_DEEPSPEED, warm_emulated
 
 from dev.gpu_day import collect, prepare
 from dev.gpu_day.outcomes import runs_of
@@ -62,13 +61,7 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     """What each part of a command came to; all of them must end well."""
     arguments = (command, "--rehearsal", "--seconds", str(_SECONDS), "--results", str(results))
     options = ("--gpu", "h200-141gb", "--time-limit", str(_SECONDS + 60))
-    code, result = emulate(
-        ROOT / "dev" / "gpu-day",
-        *options,
-        arguments=arguments,
-        limit=_SECONDS + 120,
-        python=warm_emulated(WITH_DEEPSPEED),
-    )
+    code, result = emulate(ROOT / "dev" / "gpu-day", *options, arguments=arguments, limit=_SECONDS + 120)
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
     found = {each["name"]: each for each in _parts(results / f"{command}.jsonl")}
     assert {each["outcome"] for each in found.values()} == {"ended well"}
@@ -84,7 +77,6 @@ def _parts(file: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     prepared, results, into = (tmp_path / each for each in ("prepared", "results", "into"))
     for module, names in {
         prepare: ("PREPARED", "WHEELS", "SITE", "PREDICTIONS", "EMULATED"),

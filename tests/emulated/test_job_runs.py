@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from emulated_runs import example, memtune
-from warm_environment import LIBRARIES, WITH_DEEPSPEED, training_python, warm_emulated
+from warm_environment import warm_emulated, warm_environment
 
 from memtune.units import GIB, MIB
 
@@ -19,10 +19,10 @@ _TORCHRUN = ("python", "-m", "torch.distributed.run")
 _LOOP = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"], "microBatch": [4, 8]}
 
 
-def run(job: Path, libraries: tuple[str, ...] = LIBRARIES) -> tuple[dict[str, Any], str]:
+def run(job: Path) -> tuple[dict[str, Any], str]:
     """The status in the end, of a job that must succeed, and what was said."""
     state = job.parent / "state"
-    done = memtune("run", str(job), "--state", str(state), programs=warm_emulated(libraries).parent)
+    done = memtune("run", str(job), "--state", str(state))
     logs = "".join(f"\n{log}\n{log.read_text()[-2000:]}" for log in sorted(state.glob("runs/*/log")))
     assert done.returncode == 0, done.stdout + done.stderr + logs
     return json.loads((state / "job.json").read_text())["status"], done.stdout
@@ -37,7 +37,7 @@ def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: P
     training = {"globalBatchSize": 64, "sequenceLength": 128, "optimizer": "adamw", "attention": "sdpa"}
     tuning = {"space": _DEEPSPEED, "maxProbes": 1, "probeSteps": 2}
     job = example(tmp_path, "hf-trainer", {"nodes": 2, "gpusPerNode": 8}, training=training, tuning=tuning)
-    status, said = run(job, WITH_DEEPSPEED)
+    status, said = run(job)
     report = report_of(tmp_path / "state", "hf-trainer-probe-1")
     assert (report["device"], report["world"], report["applied"]["zeroStage"]) == ("emulated", 16, 3)
     assert not {"stepSeconds", "tokensPerSecond"} & report.keys()
@@ -150,8 +150,7 @@ def test_a_deepspeed_job_is_emulated_under_its_plan_as_rank_0_of_8(tmp_path: Pat
     job = example(
         tmp_path, "hf-trainer", {"gpusPerNode": 8}, training=training, tuning={"space": _DEEPSPEED, "probeSteps": 1}
     )
-    programs = warm_emulated(WITH_DEEPSPEED).parent
-    done = memtune("emulate", str(job), "--plan", "bf16-z3-none-mb8x1", programs=programs)
+    done = memtune("emulate", str(job), "--plan", "bf16-z3-none-mb8x1")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "emulated, rank 0 of 8" in done.stdout
     assert "_setup_for_real_optimizer" in done.stdout, "DeepSpeed's own line, asked for by the user's"
@@ -162,7 +161,7 @@ def test_each_ending_of_an_emulated_job_has_its_own_code(tmp_path: Path) -> None
     script = tmp_path / "train.py"
     template = {"spec": {"containers": [{"name": "trainer", "image": "own:1", "command": ["python", str(script)]}]}}
     job = str(example(tmp_path, "env", {"gpuMemory": "1Gi"}, template=template))
-    script.write_text("import torch\nwhile True:\n    pass\n")
+    script.write_text("import time, torch\ntime.sleep(1000)\n")
     done = memtune("emulate", job, "--time-limit", "15")
     assert done.returncode == 7
     assert "when its time was up; give a larger --time-limit" in done.stdout
@@ -190,9 +189,8 @@ def both_pythons(directory: Path) -> Path:
     """A `python` of two builds of torch: the CUDA build on an emulated GPU, ours on the virtual one."""
     program = directory / "bin" / "python"
     program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\n[ "$MEMTUNE_DEVICE" = emulated ] && exec {warm_emulated()} "$@"\nexec {training_python()} "$@"\n'
-    )
+    own = warm_environment() / "bin" / "python"
+    program.write_text(f'#!/bin/sh\n[ "$MEMTUNE_DEVICE" = emulated ] && exec {warm_emulated()} "$@"\nexec {own} "$@"\n')
     program.chmod(0o755)
     return program
 
@@ -222,7 +220,8 @@ def test_plans_are_emulated_before_they_are_probed(tmp_path: Path, emulation: st
 def test_a_job_whose_python_has_no_cuda_torch_goes_on_without_emulated_probes(tmp_path: Path) -> None:
     tuning = {"space": _LOOP, "maxProbes": 1, "probeSteps": 2, "emulation": "Auto"}
     job = example(tmp_path, "env", {"device": "virtual", "gpuMemory": "8Gi"}, tuning=tuning)
-    done = memtune("run", str(job), "--state", str(tmp_path / "state"), activated=False)
+    programs = warm_environment() / "bin"
+    done = memtune("run", str(job), "--state", str(tmp_path / "state"), programs=programs)
     assert done.returncode == 0, done.stdout + done.stderr
     (told,) = [line for line in done.stdout.splitlines() if "goes on without emulated probes" in line]
     assert "was not built for CUDA" in told

@@ -11,8 +11,10 @@ from cuda_gpu import IS_EMULATED, why_not
 from memtune_runner.install import install
 
 if IS_EMULATED:
-    # What steps compute is not looked at there: a short batch, and a save in the middle, are in so many.
+    # What steps compute is not looked at there: a short batch, and a save in the middle, are in so many. A pair has the
+    # optimizer's states from its second step on.
     os.environ.setdefault("TRAINED_STEPS", "5")
+    os.environ.setdefault("MEASURED_STEPS", "2")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

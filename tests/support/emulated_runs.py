@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from emulated_gpu import PYTHON
 from warm_environment import warm_emulated
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -47,12 +46,12 @@ def memtune(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in the root of the repository, which has the examples' scripts.
 
-    The first ``programs`` on the path are those of a `python` that is forked in the same way.
+    The activated environment's ``programs`` are those of a `python` that is forked in the same way, or others.
     """
     # Without the packages of this Python, whose torch is the CPU build.
     ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))
     first = programs or warm_emulated().parent
-    own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{first}{os.pathsep}{os.environ['PATH']}"}
+    own = {"VIRTUAL_ENV": str(first.parent), "PATH": f"{first}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", *words],
         # One width of its pages, which leave columns out: a worker of pytest-xdist has that of the user's terminal.

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from threading import Thread
 
@@ -31,11 +31,13 @@ LIBRARIES = (
     "transformers.models.llama.modeling_llama",
     "accelerate",
 )
-WITH_DEEPSPEED = (*LIBRARIES, "deepspeed", *DEEPSPEED_LATER)
+_ON_EMULATED = (*LIBRARIES, "deepspeed", *DEEPSPEED_LATER)
 
 
-# What a Python on the emulated GPU reads before it has imported torch, by the beginnings of the names.
+# What a Python on the emulated GPU reads as it imports torch, by the beginnings of the names, and what of these only
+# later: the emulation sets the first after the import, and torch reads the others before it first allocates.
 _READ_ON_EMULATED = ("LD_", "TRITON_", "OMP_", "PYTORCH_")
+_READ_LATER = ("TRITON_CACHE_DIR", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _Fork = Callable[[bytes], socket.socket]
 
 
@@ -49,18 +51,23 @@ def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Pat
 
 
 @cache
-def warm_emulated(libraries: tuple[str, ...] = LIBRARIES) -> Path:
+def warm_emulated() -> Path:
     """The `python` of an environment with the CUDA build of torch; what it forks is on the emulated GPU it names."""
-    python = emulated_gpu.PYTHON
-    return _environment(python, (), partial(_on_emulated, str(python), libraries)) / "bin" / "python"
+    return _environment(emulated_gpu.PYTHON, (), _on_emulated) / "bin" / "python"
 
 
-def _on_emulated(python: str, libraries: tuple[str, ...], message: bytes) -> socket.socket:
+def _on_emulated(message: bytes) -> socket.socket:
     told: Mapping[str, str] = json.loads(message)["environment"]
-    read = {name: value for name, value in told.items() if name.startswith(_READ_ON_EMULATED)}
-    # Libraries that ask for the GPU as they are imported do not begin to use it, which would be the end of forks.
-    own = {"DS_ACCELERATOR": "cuda", "HF_HUB_OFFLINE": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    return parent(libraries, tuple(sorted((read | own).items())), python)
+    read = {name: told[name] for name in told if name.startswith(_READ_ON_EMULATED) and name not in _READ_LATER}
+    # Libraries that ask for the GPU as they are imported do not begin to use it, which would be the end of forks. The
+    # threads are what the emulation sets before a script imports torch's compiler.
+    own = {
+        "DS_ACCELERATOR": "cuda",
+        "HF_HUB_OFFLINE": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    return parent(_ON_EMULATED, tuple(sorted((read | own).items())), str(emulated_gpu.PYTHON))
 
 
 def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path:

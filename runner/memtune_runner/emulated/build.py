@@ -129,7 +129,7 @@ def _build_into(directory: Path, binaries: Binaries, cuda: str) -> None:
         shutil.copyfile(prebuilt, library)
     else:
         compile_library(newest, library)
-    (directory / LIBRARY).write_bytes(stubs(binaries.undefined, elf.read(library).defined))
+    (directory / LIBRARY).write_bytes(stubs(binaries.undefined, elf.defined(library)))
     empty = directory / "empty"
     empty.mkdir()
     for soname in binaries.absent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +22,8 @@ _DATA = ("emulated_stub_names", "emulated_stub_calls")
 
 
 class Library(NamedTuple):
-    """The dynamic symbols of a shared library, and the libraries that it needs."""
+    """The symbols and libraries that a shared library needs."""
 
-    defined: frozenset[str]
     undefined: frozenset[str]
     needed: tuple[str, ...]
     search_path: tuple[str, ...]
@@ -31,16 +31,36 @@ class Library(NamedTuple):
 
 def read(path: Path) -> Library:
     """Read a shared library of this machine's kind."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        symbols: dict[bool, set[str]] = {True: set(), False: set()}
-        for strings, (name, _, _, section, _, _) in _entries(content, _SYMBOLS_SECTION, _SYMBOL):
-            symbols[section != 0].add(_text(content, strings + name))
+    with _mapped(path) as content:
+        undefined = _symbols(content, is_defined=False)
         dynamic: dict[int, list[str]] = {_NEEDED: [], _RPATH: [], _RUNPATH: []}
         for strings, (tag, value) in _entries(content, _DYNAMIC_SECTION, _DYNAMIC):
             if tag in dynamic:
                 dynamic[tag].append(_text(content, strings + value))
     paths = [entry for each in dynamic[_RPATH] + dynamic[_RUNPATH] for entry in each.split(":")]
-    return Library(frozenset(symbols[True]), frozenset(symbols[False]), tuple(dynamic[_NEEDED]), tuple(paths))
+    return Library(undefined, tuple(dynamic[_NEEDED]), tuple(paths))
+
+
+def defined(path: Path) -> frozenset[str]:
+    """Return the symbols that a shared library has."""
+    with _mapped(path) as content:
+        return _symbols(content, is_defined=True)
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        yield content
+
+
+def _symbols(content: mmap.mmap, is_defined: bool) -> frozenset[str]:
+    # Only of these is the name looked up: torch's libraries need a few thousand symbols, and have a hundred thousand.
+    symbols = _entries(content, _SYMBOLS_SECTION, _SYMBOL)
+    return frozenset(
+        _text(content, strings + name)
+        for strings, (name, _, _, section, _, _) in symbols
+        if (section != 0) is is_defined
+    )
 
 
 def _entries(content: mmap.mmap, kind: int, entry: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:

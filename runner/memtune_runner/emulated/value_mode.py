@@ -30,6 +30,8 @@ _COPIES = (_aten._to_copy, _aten.copy_, _aten.clone, _aten._foreach_copy_)
 _EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided)
 # Not worth the minutes that the CPU takes in half precision, unless the numbers are true.
 _SLOW = (_aten.convolution, _aten.cudnn_convolution)
+# A CPU takes a hundredth of the time for them in single precision, in which a GPU adds up as well.
+_PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
@@ -285,7 +287,10 @@ class ValueMode(TorchDispatchMode):
                 return self._choose(args, written)
             self._materialize(inputs, written)
             state = torch.get_rng_state() if is_random else None
-            result = func(*self._on_host(args), **self._on_host(kwargs))
+            args, kwargs = self._on_host(args), self._on_host(kwargs)
+            if func.overloadpacket in _PRODUCTS and inputs[0].dtype is torch.float16:
+                args = _mapped(args, torch.Tensor, torch.Tensor.float)
+            result = func(*args, **kwargs)
             if state is not None:
                 torch.set_rng_state(state)
             self._write(result, inputs, written, is_true)

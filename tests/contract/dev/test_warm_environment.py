@@ -46,6 +46,17 @@ def test_a_rank_is_forked_and_has_its_own_environment_arguments_and_outputs(pyth
     assert (done.stdout, done.stderr) == ("own ['word'] __main__ /first\n", f"True {rank.parent}\n")
 
 
+def test_a_rank_begins_with_the_sitecustomize_of_its_path_and_not_with_one_beside_its_script(
+    python: str, rank: Path, tmp_path: Path
+) -> None:
+    rank.write_text("")
+    for directory, text in ((tmp_path, "of the path"), (rank.parent, "beside")):
+        (directory / "sitecustomize.py").write_text(f"print({text!r})\n")
+    own = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([python, str(rank)], env=own, capture_output=True, text=True, check=True)
+    assert done.stdout == "of the path\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_reaches_the_rank(python: str, rank: Path, number: signal.Signals) -> None:
     rank.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")

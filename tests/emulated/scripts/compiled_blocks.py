@@ -1,4 +1,4 @@
-"""Trains checkpointed blocks, compiled in the given mode; prints the second step's peak in MiB, and the graphs."""
+"""Trains checkpointed blocks, compiled in each given mode; prints the second step's peak in MiB, and the graphs."""
 
 import sys
 
@@ -21,10 +21,13 @@ class Blocks(torch.nn.Module):
         return batch
 
 
-model = Blocks().to("cuda", torch.bfloat16)
-compiled = torch.compile(model, mode=sys.argv[1], fullgraph=True)
-for _ in range(2):
-    torch.cuda.reset_peak_memory_stats()
-    compiled(torch.ones(16384, 512, dtype=torch.bfloat16, device="cuda")).float().mean().backward()
-    model.zero_grad()
-print(torch.cuda.max_memory_allocated() >> 20, counters["stats"]["unique_graphs"])
+for mode in sys.argv[1:]:
+    torch._dynamo.reset()
+    counters.clear()
+    model = Blocks().to("cuda", torch.bfloat16)
+    compiled = torch.compile(model, mode=mode, fullgraph=True)
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        compiled(torch.ones(16384, 512, dtype=torch.bfloat16, device="cuda")).float().mean().backward()
+        model.zero_grad()
+    print(torch.cuda.max_memory_allocated() >> 20, counters["stats"]["unique_graphs"])

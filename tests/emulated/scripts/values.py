@@ -23,6 +23,8 @@ mask[0, 3] = False
 assert not mask.all().item()
 assert mask.nonzero().shape == (15, 2)
 assert torch.zeros(10000, 10000, device="cuda").sum().item() == 0
+half = torch.full((1024, 1024), 0.5, device="cuda", dtype=torch.float16)
+assert torch.addmm(half, half, half, alpha=2)[5, 7].item() == 512.5
 large, rows = torch.empty(8, 1 << 20, device="cuda"), torch.tensor([True, False] * 4, device="cuda")
 assert torch.masked_select(large, rows[:, None]).numel() == 4 << 20
 

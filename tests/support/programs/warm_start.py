@@ -1,5 +1,5 @@
-"""The `python` of a warm environment: forks a rank, what `memtune emulate` runs, and what traces a model or converts a
-checkpoint, from the Python that has imported libraries, and starts all else anew.
+"""The `python` of a warm environment: forks a rank, what `memtune emulate` runs, what traces a model or converts a
+checkpoint, and the parts of a GPU day, from the Python that has imported libraries, and starts all else anew.
 
 Runs without site-packages; the directory above has the socket and the path of the real Python.
 """
@@ -10,18 +10,26 @@ import signal
 import socket
 import sys
 
-_RANKS = (
+_SCRIPTS = (
     "/memtune_runner/enter/run_worker.py",
     "/tests/support/programs/watched_worker.py",
     "/tests/support/engine_ranks.py",
+    "bench/gpu_measure.py",
+    "bench/gpu_truth.py",
+    "dev/gpu_day/constants.py",
 )
-_MODULES = (["memtune_runner", "trace"], ["memtune_runner", "emulated"], ["memtune_runner.checkpoints.convert"])
+_MODULES = (
+    ["memtune_runner", "trace"],
+    ["memtune_runner", "emulated"],
+    ["memtune_runner.checkpoints.convert"],
+    ["pytest", "-p", "no:cacheprovider"],  # as a GPU day calls it
+)
 
 
 def _is_forked(words: list[str]) -> bool:
     if words[:1] == ["-m"]:
         return any(words[1 : 1 + len(each)] == each for each in _MODULES)
-    return bool(words) and words[0].endswith(_RANKS)
+    return bool(words) and words[0].endswith(_SCRIPTS)
 
 
 def _real(words: list[str]) -> None:
