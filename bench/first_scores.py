@@ -169,7 +169,9 @@ def page(scores: Sequence[FirstScore]) -> str:
         sizes = " | ".join(f"{size / 1e9:.2f}" for size in (score.measured, score.lower, score.expected, score.upper))
         mark = ", above upper" if score.is_above else ""
         lines.append(f"| {score.id} | {score.metric} | {sizes} | {score.expected / score.measured - 1:+.1%}{mark} |")
-    return "\n".join([*lines, "", summary(scores)])
+    newest = [score for score in scores if score.formulas == scores[-1].formulas]
+    lines += ["", f"Of the newest formulas, {newest[-1].formulas}:", "", summary(newest)]
+    return "\n".join([*lines, "", "Of all:", "", summary(scores)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -45,7 +45,7 @@ def test_the_documents_say_how_much_varying_lengths_matter(tmp_path: Path) -> No
     (told, told_swift), (left_out, left_out_swift) = above
     page = " ".join((ROOT / "docs" / "accuracy.md").read_text().split())
     assert f"{told_swift} of their peaks are above the upper bound, and with it left out {left_out_swift}." in page
-    assert f"that is {told} ({told / 298:.1%}) and {left_out} ({left_out / 298:.1%})" in page
+    assert f"that is {told} ({told / 351:.1%}) and {left_out} ({left_out / 351:.1%})" in page
     assert f"{told}, or {left_out} if the jobs whose batches" in " ".join((ROOT / "README.md").read_text().split())
 
 
@@ -84,8 +84,8 @@ def test_the_documents_quote_the_first_scores(capsys: pytest.CaptureFixture[str]
     first_scores.main([])
     page = capsys.readouterr().out
     assert (ROOT / "bench/results/first-scores.md").read_text() == page
-    last = page.splitlines()[-1]
-    assert last in (ROOT / "README.md").read_text().splitlines()
+    *_, newest, _, _, _, last = page.splitlines()
+    assert {newest, last} <= set((ROOT / "README.md").read_text().splitlines())
     document = (ROOT / "docs" / "accuracy.md").read_text()
     assert f"| {last} |" in document
     by_source = [line for line in page.split("| metric |")[0].splitlines() if line.startswith("|")]
