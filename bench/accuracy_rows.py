@@ -22,17 +22,10 @@ from accuracy_cells import (
 from accuracy_shapes import model_name, quantization, read_shape
 
 from memtune.gpus.gpu import of_product
-from memtune.memory.formulas.recipe import (
-    QUANTIZED_BYTES,
-    SCALE_BYTES,
-    OptimizerBytes,
-    Recipe,
-    bytes_of,
-    is_narrow,
-    optimizer_bytes,
-)
+from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe, is_narrow
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.memory.optimizer_bytes import BYTES, OptimizerBytes, optimizer_bytes
 from memtune.plans.knobs import (
     Attention,
     Checkpointing,
@@ -240,7 +233,7 @@ def _optimizer(cells: Cells) -> OptimizerBytes:
     name = cells["optimizer_name"]
     plain = optimizer_bytes(name)
     if plain is None:
-        plain = bytes_of(Optimizer(cells.unknown("optimizer_name", "adamw") if name else "adamw"))
+        plain = BYTES[Optimizer(cells.unknown("optimizer_name", "adamw") if name else "adamw")]
     return plain if is_narrow(plain.states) else plain.of_bytes(cells.word("state_dtype", DTYPE_BYTES, 4))
 
 
@@ -264,7 +257,7 @@ def _attention(cells: Cells, shape: Shape) -> Attention:
 _STATED = ("vocab", "micro_batch", "weight_dtype", "compute_dtype", "optimizer_name", "checkpointing", "framework")
 _UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
     lambda cells: not all(cells[name] for name in ("hidden", "layers", "heads", "ffn")),
-    lambda cells: not cells["state_dtype"] and _optimizer(cells) != bytes_of(Optimizer.ADAMW_8BIT),
+    lambda cells: not cells["state_dtype"] and _optimizer(cells) != BYTES[Optimizer.ADAMW_8BIT],
     lambda cells: not cells["attention_kind"],
     lambda cells: bool(cells["lora_rank"]) and not cells["lora_targets"],
     lambda cells: not cells["seq_len"] or "truncation cap" in cells["notes"],

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from memtune.memory.formulas.recipe import STATE_BYTES, bytes_of, sharding_ranks
+from memtune.memory.formulas.recipe import sharding_ranks
 from memtune.memory.formulas.shape import shape_of
+from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.plans.deepspeed_config import NVME_BUFFER_ELEMENTS, NVME_BUFFERS, SUB_GROUP_ELEMENTS
@@ -175,12 +176,12 @@ def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTer
 
 def _with_moments(workload: Workload, plan: Plan, elements: int, pinned: str) -> tuple[float, str]:
     """Bytes of the moments, and a formula that also names the ``pinned`` bytes of each parameter."""
-    each, shards = bytes_of(plan.optimizer), sharding_ranks(workload, plan)
+    each, shards = BYTES[plan.optimizer], sharding_ranks(workload, plan)
     formula = f"({pinned} + {each.states:g} B) x {elements:,} parameters"
     outside = -(-shape_of(workload.architecture, workload.adapter).outside // shards) if each.outside else 0
     if outside:
         formula = f"({formula} + {each.outside:g} B x {outside:,} outside of the blocks)"
-    return each.all_states(elements, outside), formula
+    return each.states * elements + each.outside * outside, formula
 
 
 def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
@@ -231,7 +232,7 @@ def _converting(workload: Workload, plan: Plan) -> HostTerm:
     if not is_sharded or plan.optimizer is not Optimizer.ADAMW:
         return HostTerm("converting", 0, "other checkpoints are never converted", source)
     count, shards = _learning(workload), sharding_ranks(workload, plan)
-    width, states = plan.compute_bytes, 4 + STATE_BYTES[plan.optimizer]
+    width, states = plan.compute_bytes, 4 + BYTES[plan.optimizer].states
     formula = f"2 GiB and {states:g} B x {count:,} / {shards} + {width} B x {count:,} parameters, before ranks start"
     # One worker reads the ranks' files one after the other, and the weights once.
     size = _PROCESS_BYTES + int(states * count / shards) + width * count

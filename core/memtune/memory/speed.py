@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
-from memtune.memory.formulas.recipe import attention_of, bytes_of, sharding_ranks
+from memtune.memory.formulas.recipe import attention_of, sharding_ranks
 from memtune.memory.formulas.shape import Shape
+from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.prediction import Interval
 from memtune.memory.workload import Workload
 from memtune.plans.knobs import (
@@ -220,7 +221,8 @@ def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
     """The optimizer: bound by memory, or by the host and its link."""
     shards = sharding_ranks(workload, plan) if plan.sharding.zero_stage >= 1 else 1
     parameters = shape.trainable / shards
-    touched = 12 * parameters + 2 * bytes_of(plan.optimizer).all_states(parameters, shape.outside / shards)
+    optimizer = BYTES[plan.optimizer]
+    touched = 12 * parameters + 2 * (optimizer.states * parameters + optimizer.outside * shape.outside / shards)
     if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
         passes = 1.0 if plan.fused_optimizer else 1.6
         slow = 3.0 if plan.optimizer is Optimizer.MUON else 1.0

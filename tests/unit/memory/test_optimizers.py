@@ -3,9 +3,10 @@
 import pytest
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas.recipe import STATE_BYTES, is_narrow, optimizer_bytes
+from memtune.memory.formulas.recipe import is_narrow
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import STEP
+from memtune.memory.optimizer_bytes import BYTES, optimizer_bytes
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed import pace_of
 from memtune.memory.workload import Workload
@@ -68,7 +69,7 @@ def test_states_in_half_precision_take_half() -> None:
 
 
 def test_only_states_with_scales_are_narrow() -> None:
-    assert {each for each in Optimizer if is_narrow(STATE_BYTES[each])} == {Optimizer.ADAMW_8BIT}
+    assert {each for each in Optimizer if is_narrow(BYTES[each].states)} == {Optimizer.ADAMW_8BIT}
     narrow = ("lion_4bit", "lion_8bit", "adamw_torch_4bit", "AdamWFp8", "ademamix_8bit")
     wide = ("adafactor", "sgd", "lion", "adamw", "paged_adamw_8bit")
     for names, expected in ((narrow, True), (wide, False)):

@@ -2,7 +2,7 @@
 
 Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and_2.py; PyTorch FSDP2 fully_shard (a unit
 is gathered in compute precision, the root unit is not resharded after its forward); transformers loss/loss_utils.py
-(fp32 upcast of the logits). `optimizer_bytes` names those of optimizers.
+(fp32 upcast of the logits). `memory/optimizer_bytes.py` has what the steps of optimizers take.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """`Recipe`: a plan lowered to one rank's memory behaviour: bytes per parameter, shards, active mechanisms.
 
 A `Plan` uses the user's terms, a `Recipe` the allocator's. Published measurements are described as recipes directly,
-since they come from frameworks that a plan cannot name. Optimizers are known by name: a job may name its script's own.
+since they come from frameworks that a plan cannot name.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from memtune.gpus.gpu import chip_of
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.plans.knobs import (
@@ -20,7 +19,6 @@ from memtune.plans.knobs import (
     Checkpointing,
     GradientDtype,
     Offload,
-    Optimizer,
     Precision,
     Sharding,
 )
@@ -205,6 +203,8 @@ class Recipe:
 
 _HOPPER = 9  # of compute capability
 _FP32 = 4.0
+# The fewest bits of one moment, and more than Adafactor takes.
+_LEAST_NARROW_BYTES = 0.5
 
 
 def sharding_ranks(workload: Workload, plan: Plan) -> int:
@@ -236,7 +236,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     stage = sharding.zero_stage
     offloads = plan.offloads_states
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
-    optimizer = bytes_of(plan.optimizer)
+    optimizer = BYTES[plan.optimizer]
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
     # As Recipe.fp32_residuals has it.
     is_upcast = quantization != "none" and sharding is Sharding.DDP and not workload.casts_frozen
@@ -371,89 +371,6 @@ def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
     return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and plan.accumulation > 1 else (BACKWARD, REDUCE)
 
 
-# Optimizers by name: bytes of states per trainable parameter, and temporaries of a step. Sources:
-# torch/optim (adamw.py, sgd.py, adafactor.py, _muon.py; foreach AdamW takes the roots of all second moments at once);
-# bitsandbytes functional.py (quantize_blockwise: an fp32 absmax for 256 elements) and optim/optimizer.py (paged
-# states are in managed memory); torchao optim/subclass_8bit.py, subclass_fp8.py and subclass_4bit.py (an fp32 scale
-# for 256, 256 and 128 elements).
-# Bytes per element of one moment below four bytes, with its scales.
-_MOMENT_BYTES = {"8bit": 1 + 4 / 256, "fp8": 1 + 4 / 256, "4bit": 0.5 + 4 / 128}
-_MOMENTS = {
-    "adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2, "lamb": 2, "sophia": 2, "amsgrad": 3,
-    "adan": 3, "ademamix": 3, "prodigy": 4, "adagrad": 1, "rmsprop": 1, "lars": 1, "lion": 1, "muon": 1, "sgd": 1,
-}  # fmt: skip
-# Rows and columns of each matrix instead of a moment: 2 numbers per 1,000 elements of a 1,000 by 1,000 matrix.
-_ADAFACTOR_BYTES = 0.02
-# Newton-Schulz has a matrix, its square and their product in bf16, beside the update.
-_MUON_PRODUCT_BYTES = 3 * 2.0
-# The fewest bits of one moment, and more than Adafactor takes.
-_LEAST_NARROW_BYTES = 0.5
-# Parts of a name that tell the optimizer's origin or implementation, but not its states.
-_SILENT = re.compile(r"torch|bnb|bitsandbytes|hf|apex|xla|npu|fused|foreach|schedule_?free|ao|32_?bit")
-
-
-class OptimizerBytes(NamedTuple):
-    """Bytes per parameter: ``states``, and ``foreach`` temporaries of all parameters at once without a fused kernel.
-
-    Parameters outside the repeated blocks have ``outside`` more; if so, a separate AdamW steps them, and ``foreach`` is
-    its. A step that goes weight by weight has an ``update`` for each element of the current weight, and ``products`` in
-    bf16 whatever the states are. Paged states are not in the allocator.
-    """
-
-    states: float
-    outside: float = 0.0
-    foreach: float = 0.0
-    update: float = 0.0
-    products: float = 0.0
-
-    @property
-    def alone(self) -> float:
-        """What a step has for each element of the current weight."""
-        return self.update + self.products
-
-    def all_states(self, learning: float, outside: float) -> float:
-        """The states of ``learning`` parameters, of which ``outside`` are outside the repeated blocks."""
-        return self.states * learning + self.outside * outside
-
-    def of_bytes(self, width: float) -> OptimizerBytes:
-        """The same with moments of ``width`` bytes in place of four."""
-        return OptimizerBytes(*(each * width / _FP32 for each in self))._replace(products=self.products)
-
-
-def optimizer_bytes(name: str) -> OptimizerBytes | None:
-    """The memory of an optimizer by its name in torch, transformers, bitsandbytes or torchao; None if unknown."""
-    word = re.sub(r"[^a-z0-9]+", "_", name.lower())
-    is_paged = "paged" in word
-    few_bits = next((bits for bits in _MOMENT_BYTES if re.search(bits.replace("bit", "_?bit"), word)), None)
-    word = re.sub(r"paged|fp8|[48]_?bit", "", word)
-    base = _SILENT.sub("", word).replace("_", "")
-    if base == "adafactor":
-        return OptimizerBytes(_ADAFACTOR_BYTES, update=_FP32)
-    moments = _MOMENTS.get(base)
-    if moments is None:
-        return None
-    if is_paged:
-        return OptimizerBytes(0.0)
-    if few_bits:
-        return OptimizerBytes(moments * _MOMENT_BYTES[few_bits])
-    if base == "muon":
-        return OptimizerBytes(_FP32, outside=_FP32, foreach=_FP32, update=_FP32, products=_MUON_PRODUCT_BYTES)
-    if base == "lion":
-        return OptimizerBytes(_FP32, update=_FP32)
-    return OptimizerBytes(_FP32 * moments, foreach=0.0 if base == "sgd" else _FP32)
-
-
 def is_narrow(state_bytes: float) -> bool:
     """Whether these are states of 8 bits or fewer, which come with scales."""
     return state_bytes >= _LEAST_NARROW_BYTES and state_bytes % 1 > 0
-
-
-def bytes_of(optimizer: Optimizer) -> OptimizerBytes:
-    """The memory of a plan's optimizer."""
-    found = optimizer_bytes(optimizer.value)
-    assert found
-    return found
-
-
-# Optimizer state per parameter in bytes, with fp32 moments.
-STATE_BYTES: dict[Optimizer, float] = {each: bytes_of(each).states for each in Optimizer}

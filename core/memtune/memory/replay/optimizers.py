@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from memtune.memory.formulas.recipe import STATE_BYTES
+from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.replay.tape import STATES, TEMPORARIES, Tape
 from memtune.plans.knobs import Optimizer
 from memtune.plans.plan import Plan
@@ -79,7 +79,7 @@ def _states(plan: Plan, piece: Piece) -> list[float]:
         case Optimizer.ADAFACTOR:
             return [4 * piece.rows, 4 * piece.columns] if piece.is_matrix else [moment]
         case Optimizer.ADAMW_8BIT:
-            half = STATE_BYTES[Optimizer.ADAMW_8BIT] / 2
+            half = BYTES[Optimizer.ADAMW_8BIT].states / 2
             return [half * piece.elements, half * piece.elements]
         case _:
             return [moment]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from memtune.memory.formulas.logits_and_buffers import ALLREDUCE_ELEMENTS
-from memtune.memory.formulas.recipe import STATE_BYTES
+from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.replay import optimizers
 from memtune.memory.replay.backend import Backend
 from memtune.memory.replay.replay_case import ReplayCase
@@ -85,7 +85,7 @@ class Sharded(Zero):
             return
         optimizer = self.case.plan.optimizer
         moments = 2 if optimizer in (Optimizer.ADAMW, Optimizer.ADAMW_8BIT) else 1
-        self.tape.hold_all([STATE_BYTES[optimizer] / moments * self._owned] * moments, STATES)
+        self.tape.hold_all([BYTES[optimizer].states / moments * self._owned] * moments, STATES)
 
     def gradient(self, parameter: int, tensor: int) -> None:
         """Copy the gradient into the bucket; one that is larger than the bucket waits as it is."""
