@@ -10,6 +10,7 @@ from accuracy_cells import QUANTIZATIONS, TARGETS, Cells
 from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind, ModuleNames
 from memtune.model.count import parameters
+from memtune.model.families.family import activation_tensors
 
 # Default targets of an adapter: the attention's projections, as in tutorials and diffusers.
 DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -40,6 +41,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     # The default of the family's configuration class in transformers.
     dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
     is_capped = re.search(r"^gemma-?2-", model) is not None
+    is_written_out = re.search(r"^(distil)?gpt-?2", model) is not None and "transformers' model" in cells["notes"]
     has_query_key_norm = re.search(r"^(qwen-?3|gemma-?3|olmo-?[23])", model) is not None
     classifies = "classification head" in cells["notes"]
     base = Architecture(
@@ -57,6 +59,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         hidden_dropout=dropout,
         attention_dropout=dropout,
         query_key_norm=has_query_key_norm,
+        activation_tensors=activation_tensors("gelu_new" if is_written_out else "gelu"),
         attention_softcap=50.0 if is_capped else 0.0,
         logit_softcap=30.0 if is_capped else 0.0,
         experts=_experts(cells),

@@ -69,6 +69,11 @@ def test_some_families_have_norms_of_queries_and_keys() -> None:
     assert (qwen_2.query_key_norm, qwen_3.query_key_norm) == (False, True)
 
 
+def test_transformers_writes_out_the_activation_of_gpt_2() -> None:
+    own, of_transformers = (row(model="gpt2-xl", notes=notes).shape for notes in ("", "transformers' model"))
+    assert (own.activation_tensors, of_transformers.activation_tensors) == (2, 5)
+
+
 def test_an_adapter_of_a_fused_module_reads_it_once() -> None:
     adapter = {"lora_rank": "8", "lora_targets": "q,v,o", "lora_dropout": "0.05"}
     apart, fused = row(**adapter).shape, row(**adapter, notes="truncation cap; fused qkv").shape
