@@ -7,6 +7,7 @@ empty or unknown value takes a documented default here and counts as an unknown,
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from memtune.plans.knobs import (
     Checkpointing,
     Optimizer,
 )
-from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS
+from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS, FUSED_LOSS_CHUNKS
 
 DEFAULT_SEQUENCE = 2048
 # DeepSpeed's default of stage3_max_live_parameters, however large its buckets are (runtime/zero/config.py).
@@ -109,10 +110,11 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
     is_older = backend == "deepspeed" and "deepspeed of 2026" not in notes
+    micro_batch, length = cells.whole("micro_batch", 1), cells.whole("seq_len", DEFAULT_SEQUENCE)
     return Recipe(
         backend=backend,
-        micro_batch=cells.whole("micro_batch", 1),
-        sequence_length=cells.whole("seq_len", DEFAULT_SEQUENCE),
+        micro_batch=micro_batch,
+        sequence_length=length,
         accumulates=_accumulates(notes),
         defers_reduction="deferred reduction" in notes,
         # An adapter is trained in the precision of its gradients, whatever its base's.
@@ -136,6 +138,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         attention=_attention(cells, shape),
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
+        loss_chunks=_loss_chunks(notes, shape, micro_batch * length) if "fused-linear" in notes else FUSED_LOSS_CHUNKS,
         compiled=cells.says("compiled"),
         compiles_loss=_compiles_loss(cells, backend, notes),
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
@@ -226,6 +229,20 @@ def _is_bitsandbytes_before(notes: str, minor: int) -> bool:
 def _context_bytes(notes: str) -> float:
     found = re.search(r"context[^;]*? of (\d+) mb measured", notes)
     return float(found[1]) * 1024**2 if found else 0.0
+
+
+def _loss_chunks(notes: str, shape: Shape, tokens: int) -> float:
+    """The parts of the logits that a fused loss makes one after the other: as a row says, or as Liger's does."""
+    if entries := re.search(r"chunks of ([0-9,]+) entries", notes):
+        return max(shape.vocab / _digits(entries[1]), 1.0)
+    if told := re.search(r"([0-9,]+) tokens at a time", notes):
+        return max(tokens / _digits(told[1]), 1.0)
+    # ops/fused_linear_cross_entropy.py: a chunk of logits takes about as much as the hidden states.
+    return tokens / 2 ** math.ceil(math.log2(tokens / math.ceil(shape.vocab / shape.hidden)))
+
+
+def _digits(number: str) -> int:
+    return int(number.replace(",", ""))
 
 
 def _optimizer(cells: Cells) -> OptimizerBytes:

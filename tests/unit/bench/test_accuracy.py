@@ -74,6 +74,16 @@ def test_transformers_writes_out_the_activation_of_gpt_2() -> None:
     assert (own.activation_tensors, of_transformers.activation_tensors) == (2, 5)
 
 
+def test_a_fused_loss_makes_as_many_parts_of_the_logits_as_its_program_does() -> None:
+    def parts(notes: str) -> float:
+        return row(notes=notes, hidden="4096", vocab="128256", micro_batch="2", seq_len="4096").recipe.loss_chunks
+
+    assert parts("fused-linear head of chunks of 2,004 entries of the vocabulary") == 64
+    assert parts("fused-linear: 256 tokens at a time") == 32
+    # Liger's: 8,192 tokens over 128,256 / 4,096 = 32 parts, the vocabulary over the hidden size.
+    assert parts("fused-linear") == 32
+
+
 def test_an_adapter_of_a_fused_module_reads_it_once() -> None:
     adapter = {"lora_rank": "8", "lora_targets": "q,v,o", "lora_dropout": "0.05"}
     apart, fused = row(**adapter).shape, row(**adapter, notes="truncation cap; fused qkv").shape

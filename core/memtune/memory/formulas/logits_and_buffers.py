@@ -29,7 +29,6 @@ from memtune.memory.formulas.terms import (
 from memtune.memory.workload import Evaluation
 from memtune.plans.deepspeed_config import MAX_LIVE_BUCKETS, SUB_GROUP_ELEMENTS
 from memtune.plans.knobs import Attention
-from memtune.plans.plan import FUSED_LOSS_CHUNKS
 
 # DeepSpeed runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE.
 ALLREDUCE_ELEMENTS = 500_000_000
@@ -251,11 +250,11 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     split = 1 if recipe.whole_logits else recipe.tensor_parallel
     tokens, each = recipe.decoder.tokens / split, logit_bytes(shape, recipe, constants)
     if recipe.fused_loss:
-        each = each / FUSED_LOSS_CHUNKS
+        each = each / recipe.loss_chunks
     elif recipe.chunked_loss:
         # The logits of all chunks stay in compute precision; only one chunk at a time has more.
         kept = _held_bytes(shape, recipe)
-        each = kept + (each - kept) / FUSED_LOSS_CHUNKS
+        each = kept + (each - kept) / recipe.loss_chunks
     template, source = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary", "transformers loss_utils.py"
     # Only copies of weights beside it can make the end of the forward pass peak.
     before = min(each, forward_logit_bytes(shape, recipe)) if recipe.autocasts else 0.0

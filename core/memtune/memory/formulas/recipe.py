@@ -22,7 +22,7 @@ from memtune.plans.knobs import (
     Precision,
     Sharding,
 )
-from memtune.plans.plan import Plan
+from memtune.plans.plan import FUSED_LOSS_CHUNKS, Plan
 from memtune.units import KIB, MIB
 
 # Scales of a quantized weight: nf4 has an fp32 absmax per 64 (bitsandbytes Params4bit); double quantization stores that
@@ -54,7 +54,7 @@ class Recipe:
     is on the GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's
     own if known; `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products
     with a quantized weight keep their input. With `varying_lengths`, `sequence_length` is that of the longest
-    batch.
+    batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks` parts, one after the other.
     """
 
     backend: str
@@ -81,6 +81,7 @@ class Recipe:
     attention: Attention = Attention.FLASH
     fused_loss: bool = False
     chunked_loss: bool = False
+    loss_chunks: float = FUSED_LOSS_CHUNKS
     fused_loss_kernel: bool = False
     upcasts_loss: bool = True
     autocasts_loss: bool = False
