@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launches import free_port
 from warm_pythons import LIBRARIES, WarmPython
 
 from memtune.plans.plan import Plan
@@ -71,7 +71,7 @@ class Workers:
             "MEMTUNE_GPU_MEMORY_BYTES": str(GIB),
             "MEMTUNE_RANK_DIRECTORY": str(directory),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
             **{f"MEMTUNE_{name}": value for name, value in variables.items()},
         }
@@ -104,13 +104,6 @@ def _report(directory: Path, rank: Rank, output: str) -> Report:
     path = report_path(directory, rank)
     assert path.exists(), f"rank {rank.rank} left no report; it wrote:\n{output[-3000:]}"
     return read_report(path.read_bytes())
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}

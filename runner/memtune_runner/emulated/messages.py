@@ -13,6 +13,7 @@ import operator
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial, reduce
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -181,7 +182,8 @@ class _Exchange:
     def leave(self, part: Part | None) -> None:
         """Leave this rank's part for the others."""
         if self._rank in self._senders and self._readers():
-            self._store.set(f"{self._key}/{self._rank}", pickle.dumps(part and tuple(part)))
+            with suppress(RuntimeError):  # torch's fake process group has a store that stores nothing
+                self._store.set(f"{self._key}/{self._rank}", pickle.dumps(part and tuple(part)))
 
     def parts(self, own: Part | None) -> list[Part | None]:
         """Wait for all parts; the last rank that has them takes them away."""
@@ -191,7 +193,7 @@ class _Exchange:
                 for each in (*self._senders, "read"):
                     self._store.delete_key(f"{self._key}/{each}")
         except RuntimeError:
-            return [None]  # the store ends with the rank that has it
+            return [None]  # the store ends with the rank that has it, or stores nothing
         return found
 
     def _part_of(self, rank: int) -> Part | None:

@@ -86,7 +86,8 @@ def test_a_plan_that_the_space_has_no_more_is_not_launched_however_fast_it_was()
 def test_probes_of_a_choice_that_is_closed_stay_known_and_use_up_nothing(
     field: str, open_before: Any, open_now: Any
 ) -> None:
-    whole = {"checkpointing": ["none"], "zeroStages": [1], "backends": ["deepspeed"], "microBatch": [1, 2, 4]}
+    # What runs to its end: a probe that ran out of memory measures no bytes.
+    whole = {"checkpointing": ["none"], "zeroStages": [1], "backends": ["deepspeed"], "microBatch": [1, 2]}
     cluster = probing(maxProbes=2, space={**whole, camel(field): [open_before]})
     probe(cluster)
     assert len(cluster.status["probes"]) == 2
