@@ -95,6 +95,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 .PHONY: bench-emulated
 bench-emulated: env-emulated ## published peaks beside the emulated GPU's
 	$(python) bench/emulated.py
+	$(python) bench/emulated_alone.py
 	$(python) bench/emulated_forks.py
 	$(python) bench/emulated_sources.py litgpt
 	$(python) bench/emulated_pairs.py

@@ -238,8 +238,8 @@ def _loss_chunks(notes: str, shape: Shape, tokens: int) -> float:
     if told := re.search(r"([0-9,]+) tokens at a time", notes):
         return max(tokens / _digits(told[1]), 1.0)
     # ops/fused_linear_cross_entropy.py: a chunk of logits takes about as much as the hidden states.
-    least = tokens / math.ceil(shape.vocab / shape.hidden)
-    return tokens / (1 << math.ceil(math.log2(max(least, 1.0))))
+    least = tokens / max(math.ceil(shape.vocab / shape.hidden), 1)
+    return max(tokens / (1 << math.ceil(math.log2(max(least, 1.0)))), 1.0)
 
 
 def _digits(number: str) -> int:

@@ -39,6 +39,10 @@ python bench/first_scores.py > bench/results/first-scores.md
 Each source below was added to [bench/data/unseen_memory.csv](../data/unseen_memory.csv) and scored once, with the
 formulas and constants of the commit beside it. These scores never change: what was mended since shows in the next
 source. No constant of a formula is fitted on these rows. [docs/accuracy.md](../../docs/accuracy.md) has the protocol.
+
+Four rows of peft were withdrawn after their score, since that repository is one of the fitted sources: they were 21%,
+55%, 63% and 65% too high. With them, the newest formulas would have 83 rows, a median of 5.5%, a 90th percentile of
+34.3%, 6.0% above the upper bound, and a width of 1.50.
 """
 
 

@@ -88,6 +88,7 @@ class Libraries:
             for name in _OURS:
                 import_module(name)
         emulation.inherit()
+        gc.collect()
         gc.freeze()  # no fork looks through it, and so none has to copy it
         gc.enable()
 

@@ -67,9 +67,12 @@ def own_python() -> str:
 
 
 def free_port() -> int:
-    """A port that is free, and that no outgoing connection takes before a rank listens there: those are above 32767."""
+    """A port that is free, and that no outgoing connection takes before a rank listens there: those are above 32767.
+
+    Above 29999 are the ports of Kubernetes' services.
+    """
     while True:
-        port = random.randrange(20_000, 32_768)
+        port = random.randrange(20_000, 29_000)
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port

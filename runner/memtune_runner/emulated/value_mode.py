@@ -234,11 +234,11 @@ class ValueMode(TorchDispatchMode):
         self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> None:
         """Follow what NCCL would send; no rank is waited for before a value is used."""
-        sent = self._messages.send(func, args, kwargs, results, self._part)
         try:
+            sent = self._messages.send(func, args, kwargs, results, self._part)
             if sent is not None:
                 self._expect(*sent)
-        except ValueError:
+        except (ValueError, RuntimeError, KeyError):  # such as of a group beside which there is no default one
             sent = None
         if sent is None:
             self._lose(inputs, [each for each in (*inputs, *results) if each.is_cuda])
@@ -288,7 +288,7 @@ class ValueMode(TorchDispatchMode):
             self._materialize(inputs, written)
             state = torch.get_rng_state() if is_random else None
             args, kwargs = self._on_host(args), self._on_host(kwargs)
-            if func.overloadpacket in _PRODUCTS and inputs[0].dtype is torch.float16:
+            if func.overloadpacket in _PRODUCTS and inputs[0].dtype is torch.float16 and "out" not in kwargs:
                 args = _mapped(args, torch.Tensor, torch.Tensor.float)
             result = func(*args, **kwargs)
             if state is not None:

@@ -75,13 +75,15 @@ def test_transformers_writes_out_the_activation_of_gpt_2() -> None:
 
 
 def test_a_fused_loss_makes_as_many_parts_of_the_logits_as_its_program_does() -> None:
-    def parts(notes: str) -> float:
-        return row(notes=notes, hidden="4096", vocab="128256", micro_batch="2", seq_len="4096").recipe.loss_chunks
+    def parts(notes: str, vocabulary: str = "128256") -> float:
+        return row(notes=notes, hidden="4096", vocab=vocabulary, micro_batch="2", seq_len="3000").recipe.loss_chunks
 
     assert parts("fused-linear head of chunks of 2,004 entries of the vocabulary") == 64
-    assert parts("fused-linear: 256 tokens at a time") == 32
-    # Liger's: 8,192 tokens over 128,256 / 4,096 = 32 parts, the vocabulary over the hidden size.
-    assert parts("fused-linear") == 32
+    assert parts("fused-linear: 250 tokens at a time") == 24
+    # Liger's: 6,000 tokens over 128,256 / 4,096 = 32 parts are 188 tokens, and so 256.
+    assert parts("fused-linear") == 6000 / 256
+    # With a vocabulary as small as the hidden size, 8,192 tokens would be one part.
+    assert parts("fused-linear", "4000") == 1
 
 
 def test_an_adapter_of_a_fused_module_reads_it_once() -> None:

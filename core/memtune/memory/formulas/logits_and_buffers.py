@@ -317,7 +317,7 @@ def _optimizer_temporaries(shape: Shape, recipe: Recipe, trainable: float, outsi
         largest = min(max(table, shape.largest_linear) / recipe.state_shards, trainable)
         template = "{:.4g} B x {:,.0f} elements of the largest weight in a step"
         values, size = (recipe.alone_bytes, largest), recipe.alone_bytes * largest
-        terms.append(Term("step transients", size, STEPPING, template, values, "memtune.plans.knobs"))
+        terms.append(Term("step transients", size, STEPPING, template, values, "torch/optim"))
     # Two optimizers step one after the other.
     return [max(terms, key=lambda term: term.bytes)] if terms else []
 
