@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,16 @@ def test_what_it_saves_is_never_where_a_real_training_looks(tmp_path: Path) -> N
     emulated = own.model_copy(update={"spec": own.spec.model_copy(update={"resources": job().spec.resources})})
     assert checkpoint_path(own, tmp_path) == str(tmp_path / "own")
     assert checkpoint_path(emulated, tmp_path) == str(tmp_path / "emulated-checkpoints")
+
+
+def test_a_job_sees_its_emulated_gpus_whichever_real_ones_are_to_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated_job, "_torch_of", lambda *_: None)
+    monkeypatch.setattr("memtune_runner.emulated.job.gpu_variables.variables", lambda *_: {})
+    settings = Settings(
+        RUN.plan, RunKind.PROBE, "env", 4, 8, device=Device.EMULATED, gpu_name="h100-80gb", gpu_memory_bytes=GIB
+    )
+    found = emulated_job.variables(replace(settings, global_batch=8, gpus_per_node=2), parse(["python", "train.py"]), ())
+    assert found == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
