@@ -37,9 +37,11 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
     assert settings.gpu_memory_bytes is not None  # the settings reject an emulated GPU without a size
     try:
         gpu = gpu_variables.known_gpu(settings.gpu_name).with_memory(settings.gpu_memory_bytes)
-        return gpu_variables.variables(gpu, settings.world, settings.gpus_per_node, _torch_of(command, python))
+        found = gpu_variables.variables(gpu, settings.world, settings.gpus_per_node, _torch_of(command, python))
     except EmulationError as error:
         raise BadInputError(f"device emulated: {error}") from None
+    # In place of which real GPUs of this machine are to be used.
+    return found | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(settings.gpus_per_node)))}
 
 
 def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:

@@ -133,7 +133,9 @@ def test_a_job_sees_its_emulated_gpus_whichever_real_ones_are_to_be_used(monkeyp
     settings = Settings(
         RUN.plan, RunKind.PROBE, "env", 4, 8, device=Device.EMULATED, gpu_name="h100-80gb", gpu_memory_bytes=GIB
     )
-    found = emulated_job.variables(replace(settings, global_batch=8, gpus_per_node=2), parse(["python", "train.py"]), ())
+    found = emulated_job.variables(
+        replace(settings, global_batch=8, gpus_per_node=2), parse(["python", "train.py"]), ()
+    )
     assert found == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 
