@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, main_thread
 
 from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
@@ -91,7 +91,8 @@ def _ending_on_sigterm() -> Iterator[Event]:
 
     def end(number: int, _frame: object) -> None:
         if os.getpid() == owner:
-            if script_ended.is_set():
+            # The main thread counts as ended before the exit handlers run, also where no script began.
+            if script_ended.is_set() or not main_thread().is_alive():
                 return
             raise SystemExit(128 + number)
         # A child that the script forked with this handler must die of the signal like any other process.
