@@ -234,15 +234,15 @@ def _context_bytes(notes: str) -> float:
 def _loss_chunks(notes: str, shape: Shape, tokens: int) -> float:
     """The parts of the logits that a fused loss makes one after the other: as a row says, or as Liger's does."""
     if entries := re.search(r"chunks of ([0-9,]+) entries", notes):
-        return max(shape.vocab / _digits(entries[1]), 1.0)
-    if told := re.search(r"([0-9,]+) tokens at a time", notes):
-        return max(tokens / _digits(told[1]), 1.0)
+        return max(shape.vocab / _whole(entries[1]), 1.0)
+    if at_a_time := re.search(r"([0-9,]+) tokens at a time", notes):
+        return max(tokens / _whole(at_a_time[1]), 1.0)
     # ops/fused_linear_cross_entropy.py: a chunk of logits takes about as much as the hidden states.
     least = tokens / max(math.ceil(shape.vocab / shape.hidden), 1)
     return max(tokens / (1 << math.ceil(math.log2(max(least, 1.0)))), 1.0)
 
 
-def _digits(number: str) -> int:
+def _whole(number: str) -> int:
     return int(number.replace(",", ""))
 
 

@@ -140,6 +140,11 @@ def summary(scores: Sequence[FirstScore]) -> str:
     )
 
 
+def newest(scores: Sequence[FirstScore]) -> list[FirstScore]:
+    """The scores of the sources that were scored with the newest formulas."""
+    return [score for score in scores if score.formulas == scores[-1].formulas]
+
+
 def _line(name: str, scores: Sequence[FirstScore], *more: str) -> str:
     errors = [score.error for score in scores]
     above = sum(score.is_above for score in scores)
@@ -173,8 +178,7 @@ def page(scores: Sequence[FirstScore]) -> str:
         sizes = " | ".join(f"{size / 1e9:.2f}" for size in (score.measured, score.lower, score.expected, score.upper))
         mark = ", above upper" if score.is_above else ""
         lines.append(f"| {score.id} | {score.metric} | {sizes} | {score.expected / score.measured - 1:+.1%}{mark} |")
-    newest = [score for score in scores if score.formulas == scores[-1].formulas]
-    lines += ["", f"Of the newest formulas, {newest[-1].formulas}:", "", summary(newest)]
+    lines += ["", f"Of the newest formulas, {scores[-1].formulas}:", "", summary(newest(scores))]
     return "\n".join([*lines, "", "Of all:", "", summary(scores)])
 
 

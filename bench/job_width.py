@@ -22,7 +22,7 @@ from typing import NamedTuple
 from accuracy import score
 from accuracy_fit import predicted
 from accuracy_rows import Row, read_rows
-from first_scores import read_scores
+from first_scores import newest, read_scores
 
 from memtune.memory.constants import Constants
 from memtune.memory.prediction import BOUND, Interval
@@ -61,13 +61,12 @@ class Miss(NamedTuple):
 def misses() -> list[Miss]:
     """Every row that a plan could name; fitted constants never saw their source."""
     found = []
-    scores = read_scores()
-    testing = {score.source for score in scores if score.formulas == scores[-1].formulas}
+    testing = {score.source for score in newest(read_scores())}
     for name, is_unseen in (("measured_memory.csv", False), ("unseen_memory.csv", True)):
         rows, _ = read_rows(DATA / name)
         _, constants = score(rows, leave_one_source_out=not is_unseen)
-        for row in filter(_is_nameable, rows):
-            if row.source in testing:
+        for row in rows:
+            if row.source in testing or not _is_nameable(row):
                 continue
             plain = replace(constants[row.source], job_width=0.0)
             found.append(Miss(row, plain, predicted(row, plain), is_unseen))

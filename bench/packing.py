@@ -5,14 +5,13 @@
 
 The runs are those of bench/emulated_pairs.py (rank 0 on an emulated H100), of bench/emulated_alone.py, of
 bench/search_emulated.py (emulated-grid.jsonl) and of bench/gpu_measure.py (packing-runs.jsonl), each in three training
-steps. Runs of one model
-that have the same peaks count once. Where lengths vary, they are those of bench/emulated_lengths.py, in 100 steps, of
-which half have uniform and half log-normal lengths: the shares are those of equal lengths, and only that of the logits
-is fitted.
+steps. Runs of one model that have the same peaks count once. Where lengths vary, they are those of
+bench/emulated_lengths.py, in 100 steps, of which half have uniform and half log-normal lengths: the shares are those of
+equal lengths, and only that of the logits is fitted.
 
-A run keeps ``share`` of what formulas say is allocated, ``unfit`` of what other phases have more, where DeepSpeed
-flattens gradients ``flat`` of what the step makes, and else on the default allocator ``anew`` of what the loss requests
-anew: what packing.py adds.
+What packing.py adds to what formulas say is allocated: ``share`` of that, ``unfit`` of what other phases have more,
+``flat`` of what the step makes where DeepSpeed flattens gradients, and elsewhere, on the default allocator, ``anew`` of
+what the loss requests anew.
 The shares, in percent, are those that miss the reserved bytes least: the sum of absolute errors, where every model of a
 class weighs the same. The half-width is `BOUND` times the root mean square of what is kept less what shares say that
 were fitted without the run's model, relative to what these say. No published peak is used.
@@ -104,13 +103,10 @@ def _run(predictor: Predictor, model: str, plan: Plan, ranks: int, allocated_byt
     highest = sum(max(each) for each in sizes.values())
     recipe = lower(predictor.workload, plan)
     logits, flat = (max(sizes.get(name, [0.0])) for name in ("logits", "step transients"))
-    kind, belief, blocks = (
-        packing_class(predictor.shape, recipe),
-        predictor.belief,
-        loss_blocks(predictor.shape, recipe),
-    )
+    kind, blocks = packing_class(predictor.shape, recipe), loss_blocks(predictor.shape, recipe)
+    # A class without a share of its own has no `Cut` otherwise.
     counting = PACKINGS[kind]._replace(anew=1.0)
-    cut = ledger(terms, recipe, DEFAULT_CONSTANTS, belief, None, counting, counting, blocks).cut
+    cut = ledger(terms, recipe, DEFAULT_CONSTANTS, predictor.belief, None, counting, counting, blocks).cut
     assert cut
     anew = max(cut.peak(plan.micro_batch) - peak, 0.0)
     parts = highest - peak, logits, flat, anew
