@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Event, main_thread
+from threading import Event
 
 from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
@@ -91,8 +91,7 @@ def _ending_on_sigterm() -> Iterator[Event]:
 
     def end(number: int, _frame: object) -> None:
         if os.getpid() == owner:
-            # The main thread counts as ended before the exit handlers run, also where no script began.
-            if script_ended.is_set() or not main_thread().is_alive():
+            if script_ended.is_set():
                 return
             raise SystemExit(128 + number)
         # A child that the script forked with this handler must die of the signal like any other process.
@@ -101,4 +100,7 @@ def _ending_on_sigterm() -> Iterator[Event]:
 
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, end)
-    yield script_ended
+    try:
+        yield script_ended
+    finally:
+        script_ended.set()  # also where no script began
