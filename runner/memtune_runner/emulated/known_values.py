@@ -31,7 +31,7 @@ TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
 _FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
-_PLACES_TOLD = 3
+_PLACES_SHOWN = 3
 _OURS = str(Path(__file__).parent.parent)
 
 
@@ -74,12 +74,12 @@ def words_of_reads(report: Sequence[Mapping[str, Any]], reader: str = "the scrip
     if not made_up:
         return None
     times = counted(sum(each["times"] for each in made_up), "value")
-    places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_PLACES_TOLD])
+    places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_PLACES_SHOWN])
     made_up_sizes = sum(each["times"] for each in made_up if each["sizes"])
     sizes = "memory may depend on them"
     if made_up_sizes:
         sizes = f"{counted(made_up_sizes, 'size')} of tensors came from them, so memory depends on them"
-    more = ", ..." if len(made_up) > _PLACES_TOLD else ""
+    more = ", ..." if len(made_up) > _PLACES_SHOWN else ""
     return f"{reader} read {times} that no kernel has computed ({places}{more}); {sizes}"
 
 

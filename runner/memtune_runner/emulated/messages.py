@@ -186,7 +186,7 @@ class _Exchange:
                 self._store.set(f"{self._key}/{self._rank}", pickle.dumps(part and tuple(part)))
 
     def parts(self, own: Part | None) -> list[Part | None]:
-        """Wait for all parts; the last rank that has them takes them away."""
+        """Wait for all parts; the last reader takes them away. Where a rank reads nothing of them, they stay."""
         try:
             found = [own if each == self._rank else self._part_of(each) for each in self._senders]
             if self._rank in self._readers() and self._store.add(f"{self._key}/read", 1) == len(self._readers()):

@@ -141,23 +141,23 @@ def followed_masks(mode: ValueMode) -> Iterator[None]:
         library._destroy()
 
 
-def _told_by_name(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _by_own_name(plain: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that tells a subclass which one was called: torch looks it up, and would find the replacement."""
 
     @functools.wraps(plain)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def method(*args: Any, **kwargs: Any) -> Any:
         if has_torch_function(args[:1]):
             return handle_torch_function(plain, args[:1], *args, **kwargs)
         return plain(*args, **kwargs)
 
-    return told
+    return method
 
 
 @contextmanager
 def _replaced(owner: Any, names: tuple[str, ...], wrapped: Callable[..., Any]) -> Iterator[None]:
     plain = {name: getattr(owner, name) for name in names}
     for name, function in plain.items():
-        setattr(owner, name, wrapped(_told_by_name(function) if owner is torch.Tensor else function))
+        setattr(owner, name, wrapped(_by_own_name(function) if owner is torch.Tensor else function))
     try:
         yield
     finally:

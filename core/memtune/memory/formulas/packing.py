@@ -83,10 +83,11 @@ class Cut(NamedTuple):
     """What the loss requests from the device anew, because the first step cut tensors that stay from its blocks.
 
     Sizes are fixed bytes, or fixed ones and those per sample. ``first`` is reserved at the loss of the first step, but
-    for logits that the loss has widened, ``step`` as a step ends. Gradients and moments are cut from free blocks, the
-    smallest first: from those of a recomputed layer and of activations, from logits that the loss has widened, and
-    then what is ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its ``workspace`` of cuBLAS
-    from a wide one, too, if neither a tensor inside a layer nor a segment of small tensors has room for it.
+    for logits that the loss has widened, ``step`` the fixed bytes as a step ends. Gradients and moments are cut from
+    free blocks, the smallest first: from those of a recomputed layer and of activations, from logits that the loss has
+    widened, and then what is ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its
+    ``workspace`` of cuBLAS from a wide one, too, if neither a tensor inside a layer nor a segment of small tensors has
+    room for it.
     """
 
     first: tuple[float, float]
