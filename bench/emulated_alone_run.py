@@ -9,10 +9,9 @@ GPU: gradients are tensors of their own, and no bucket holds them.
 from __future__ import annotations
 
 import sys
-import warnings
-from pathlib import Path
+from functools import partial
 
-from emulated_pair_run import import_all, in_a_fork, tell
+import emulated_pair_run
 from torch import nn
 
 from memtune_runner.engine.precision import cast_weights
@@ -31,16 +30,5 @@ class Alone(TorchBackend):
         """Nothing is reduced."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run the plans one after the other."""
-    warnings.simplefilter("ignore")
-    file, model, *pairs = arguments
-    import_all(model)
-    for pair in pairs:
-        plan, _, ranks = pair.partition(":")
-        tell(Path(file), {"model": model, "plan": plan, "ranks": 1, **in_a_fork(model, plan, int(ranks), wrap=Alone)})
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(emulated_pair_run.main(sys.argv[1:], partial(emulated_pair_run.in_a_fork, wrap=Alone)))

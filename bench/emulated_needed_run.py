@@ -9,12 +9,10 @@ it ran to its end, and how often its allocator had to empty its cache there.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from emulated_pair_run import import_all, in_a_fork, tell
+import emulated_pair_run
 
 # The bisection ends when the limits are this share of the peak apart.
 _PRECISION = 1 / 100
@@ -22,13 +20,13 @@ _PRECISION = 1 / 100
 
 def least_limit(model: str, words: str, ranks: int, lengths: Sequence[int] = ()) -> dict[str, Any]:
     """Bisect between the live bytes, which no limit can be below, and the peak without a limit."""
-    free = in_a_fork(model, words, ranks, lengths=lengths)
+    free = emulated_pair_run.in_a_fork(model, words, ranks, lengths=lengths)
     if "problem" in free:
         return free
     enough, too_little, flushes = free["reservedBytes"], free["allocatedBytes"] - 1, 0
     while enough - too_little > free["reservedBytes"] * _PRECISION:
         limit = (enough + too_little) // 2
-        found = in_a_fork(model, words, ranks, limit, lengths)
+        found = emulated_pair_run.in_a_fork(model, words, ranks, limit_bytes=limit, lengths=lengths)
         if "OutOfMemoryError" in found.get("problem", ""):
             too_little = limit
         elif "problem" in found:
@@ -39,17 +37,5 @@ def least_limit(model: str, words: str, ranks: int, lengths: Sequence[int] = ())
     return {**kept, "neededBytes": enough, "flushes": flushes}
 
 
-def main(arguments: list[str]) -> int:
-    """Run the plans one after the other."""
-    warnings.simplefilter("ignore")
-    file, model, *pairs = arguments
-    import_all(model)
-    for pair in pairs:
-        plan, _, ranks = pair.partition(":")
-        found = least_limit(model, plan, int(ranks))
-        tell(Path(file), {"model": model, "plan": plan, "ranks": int(ranks), **found})
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(emulated_pair_run.main(sys.argv[1:], least_limit))

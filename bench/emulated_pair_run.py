@@ -136,15 +136,8 @@ def import_all(model: str) -> None:
     gc.collect()
 
 
-def in_a_fork(
-    model: str,
-    words: str,
-    ranks: int,
-    limit_bytes: int = _ENDLESS_BYTES,
-    lengths: Sequence[int] = (),
-    wrap: Wrap = backend_of,
-) -> dict[str, Any]:
-    """Measure a plan in a fork of this process: its memory, or the problem that it had."""
+def in_a_fork(model: str, words: str, ranks: int, **options: Any) -> dict[str, Any]:
+    """Measure a plan with options of `measure` in a fork of this process: its memory, or the problem that it had."""
     answer, told = os.pipe()
     child = os.fork()
     if child:
@@ -158,9 +151,9 @@ def in_a_fork(
     # A driver would not work in a fork; the emulated GPU is memory of the process, and none is allocated yet.
     torch.cuda._is_in_bad_fork = lambda: False
     try:
-        result: dict[str, Any] = measure(model, words, ranks, limit_bytes, lengths, wrap)
+        result: dict[str, Any] = measure(model, words, ranks, **options)
     except BaseException as error:
-        if limit_bytes == _ENDLESS_BYTES:
+        if "limit_bytes" not in options:  # of which the end by an out-of-memory is expected
             traceback.print_exc()
         result = {"problem": f"{type(error).__name__}: {error}"[:300]}
     os.write(told, json.dumps(result).encode())
@@ -174,7 +167,7 @@ def tell(file: Path, line: dict[str, Any]) -> None:
         kept.write(json.dumps(line) + "\n")
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], measured: Callable[[str, str, int], dict[str, Any]] = in_a_fork) -> int:
     """Run the plans one after the other."""
     warnings.simplefilter("ignore")
     began = time.monotonic()
@@ -183,7 +176,7 @@ def main(arguments: list[str]) -> int:
     print(f"imports: {time.monotonic() - began:.1f} s", file=sys.stderr)
     for pair in pairs:
         plan, _, ranks = pair.partition(":")
-        tell(Path(file), {"model": model, "plan": plan, "ranks": int(ranks), **in_a_fork(model, plan, int(ranks))})
+        tell(Path(file), {"model": model, "plan": plan, "ranks": int(ranks), **measured(model, plan, int(ranks))})
     return 0
 
 
