@@ -59,6 +59,27 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
     patches.wrap(module, "save", _saving)
 
 
+def hook_left_groups(patches: Patches) -> None:
+    """Keep process groups that the script leaves until it makes the next one.
+
+    Whoever lets go of a group last waits for the threads of gloo, and these need the GIL for what a collective keeps of
+    Python. DDP's reducer, whose deallocation does not release the GIL, would wait forever.
+    """
+    left: list[Any] = []
+
+    def init(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        left.clear()
+        return inherited(*args, **kwargs)
+
+    def destroy(inherited: Inherited, group: Any = None) -> Any:
+        if group in (None, torch.distributed.group.WORLD):
+            left.extend(torch.distributed.distributed_c10d._world.pg_map)
+        return inherited(group)
+
+    patches.wrap(torch.distributed, "init_process_group", init)
+    patches.wrap(torch.distributed, "destroy_process_group", destroy)
+
+
 def hook_process_group(patches: Patches) -> None:
     """Notice that this rank leaves the others, who may wait for it in a save, or waits for them elsewhere."""
 

@@ -231,6 +231,7 @@ class _Worker:
         self._publish(watch)
         self._start_watchdog(watch)
         is_met = self._settings.checkpoint_path is not None or whole_model.is_gathered(self._settings)
+        hooks.hook_left_groups(self._patches)
         if self._rank.world > 1 and is_met:
             hooks.hook_process_group(self._patches)
             lookout = PassedCallWatch(self._hang_limits.period_seconds)
