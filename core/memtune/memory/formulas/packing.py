@@ -82,16 +82,15 @@ class LossBlocks(NamedTuple):
 class Cut(NamedTuple):
     """What the loss requests from the device anew, because the first step cut tensors that stay from its blocks.
 
-    Sizes are fixed bytes, or fixed ones and those per sample. ``first`` is reserved at the loss of the first step, but
-    for logits that the loss has widened, ``step`` the fixed bytes as a step ends. Gradients and moments are cut from
-    free blocks, the smallest first: from those of a recomputed layer and of activations, from logits that the loss has
-    widened, and then what is ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its
-    ``workspace`` of cuBLAS from a wide one, too, if neither a tensor inside a layer nor a segment of small tensors has
-    room for it.
+    Sizes are fixed bytes and those per sample. ``first`` is reserved at the loss of the first step, but for logits that
+    the loss has widened, ``step`` lives as a step ends. Gradients and moments are cut from free blocks, the smallest
+    first: from those of a recomputed layer and of activations, from logits that the loss has widened, and then what is
+    ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its ``workspace`` of cuBLAS from a wide
+    one, too, if neither a tensor inside a layer nor a segment of small tensors has room for it.
     """
 
     first: tuple[float, float]
-    step: float
+    step: tuple[float, float]
     spilt: tuple[float, float]
     loss: tuple[float, float]
     workspace: float
@@ -110,7 +109,8 @@ class Cut(NamedTuple):
         )
         if max(inside * micro_batch, _LARGE_SEGMENT) < self.workspace:
             anew = max(anew, wide)
-        return max(self.first[0] + (self.first[1] + idle) * micro_batch, self.step) + anew
+        first = self.first[0] + (self.first[1] + idle) * micro_batch
+        return max(first, self.step[0] + self.step[1] * micro_batch) + anew
 
 
 # Fitted on emulated runs alone: written by `python bench/packing.py --write`, never by hand.
