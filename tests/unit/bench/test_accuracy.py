@@ -148,6 +148,7 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("lengths vary", {"varying_lengths": True}),
         ("deferred reduction, reduced in fp32", {"defers_reduction": True, "reduce_bytes": 4}),
         ("whole logits, whole embedding", {"whole_logits": True, "whole_embedding": True}),
+        ("gradients in a buffer", {"accumulates": True}),
     ],
 )
 def test_notes_tell_what_a_program_does(notes: str, changes: dict[str, Any]) -> None:
