@@ -68,7 +68,8 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         module_names=ModuleNames(query=_FUSED, key=_FUSED, value=_FUSED) if _is_fused(cells) else ModuleNames(),
     )
     published = published or float(parameters(base).total)
-    return _closest(base, published), published
+    gatings = (True,) if "gated feed-forward" in cells["notes"] else (True, False)
+    return _closest(base, published, gatings), published
 
 
 def model_name(cells: Cells) -> str:
@@ -81,16 +82,14 @@ def _experts(cells: Cells) -> Experts | None:
     return Experts(int(found[1]), 2, cells.whole("ffn", 0)) if found and cells["ffn"] else None
 
 
-def _closest(base: Architecture, published: float) -> Architecture:
+def _closest(base: Architecture, published: float, gatings: tuple[bool, ...]) -> Architecture:
     """Choose gating and head size, which tables lack, to match the published count most closely.
 
     Published counts count tied embeddings once, whatever the framework keeps.
     """
     once = 0.0 if base.tied_embeddings else float(base.vocab_size * base.hidden_size)
     sizes = {base.head_dim, 128, 256}
-    variants = [
-        replace(base, gated_ffn=gated, rms_norm=gated, head_dim=size) for gated in (True, False) for size in sizes
-    ]
+    variants = [replace(base, gated_ffn=gated, rms_norm=gated, head_dim=size) for gated in gatings for size in sizes]
 
     def distance(variant: Architecture) -> tuple[bool, float, bool, bool]:
         total = parameters(variant).total

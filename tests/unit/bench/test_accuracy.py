@@ -48,6 +48,14 @@ def test_quantiles_are_interpolated() -> None:
     assert accuracy.quantile([1.0], 0.9) == 1.0
 
 
+def test_a_gated_feed_forward_that_is_as_wide_as_a_plain_one() -> None:
+    # 24 x (4 x 1,024 x 1,024 + 3 x 1,024 x 4,096) + 2 x 10,000 x 1,024 parameters: as many as with heads of 128 and a
+    # plain feed-forward.
+    sizes = {"params_b": "0.4231", "hidden": "1024", "layers": "24", "heads": "16", "kv_heads": "16", "ffn": "4096"}
+    kept = [row(**sizes, vocab="10000", notes=notes).shape.key_value for notes in ("", "gated feed-forward")]
+    assert kept == [2 * 1024, 1024]
+
+
 def test_a_row_is_read_as_it_is_written() -> None:
     read = row()
     assert read.shape.total == 6_738_415_616
