@@ -86,19 +86,37 @@ def by_source(rows: Iterable[Miss]) -> dict[str, list[Miss]]:
     return found
 
 
+def shared(sources: Sequence[Sequence[Miss]]) -> float:
+    """The part of the variance of residuals that the rows of a source share, by a one-way analysis of variance."""
+    total, freedom = sum(map(len, sources)), len(sources) - 1
+    residuals = [[each.residual for each in own] for own in sources]
+    middle = statistics.mean(each for own in residuals for each in own)
+    around = sum(len(own) * (statistics.mean(own) - middle) ** 2 for own in residuals)
+    inside = sum(len(own) * statistics.pvariance(own) for own in residuals)
+    if not freedom or total == len(sources) or not around + inside:
+        return 1.0
+    between, within = around / freedom, inside / (total - len(sources))
+    count = (total - sum(len(own) ** 2 for own in sources) / total) / freedom
+    return max((between - within) / (between + (count - 1) * within), 0.0)
+
+
+def weights(sources: Sequence[Sequence[Miss]]) -> list[float]:
+    """How much each source counts: the inverse variance of the mean square of residuals that are normal."""
+    square = shared(sources) ** 2
+    return [len(own) / (1 + (len(own) - 1) * square) for own in sources]
+
+
 def spread(rows: Iterable[Miss]) -> float:
-    """The standard deviation of a new source's row that components do not explain. Every source counts once."""
-    return math.sqrt(
-        statistics.mean(
-            max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0)
-            for own in by_source(rows).values()
-        )
-    )
+    """The standard deviation of a new source's row that components do not explain."""
+    sources = list(by_source(rows).values())
+    unexplained = [max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0) for own in sources]
+    return math.sqrt(statistics.fmean(unexplained, weights(sources)))
 
 
 def width(rows: Sequence[Miss], level: float = LEVEL) -> float:
     """The half-width at so many standard deviations, by Student's distribution: few sources tell the deviation."""
-    freedom = max(len(by_source(rows)) - 1, 1)
+    counts = weights(list(by_source(rows).values()))
+    freedom = max(sum(counts) ** 2 / sum(count**2 for count in counts) - 1, 1)
     quantile = level + (level**3 + level) / (4 * freedom)
     return round(math.expm1(quantile * spread(rows)), 3)
 
@@ -191,7 +209,8 @@ def page(rows: Sequence[Miss]) -> list[str]:
     lines += ["", *_prices(rows)]
     lines += [
         "",
-        f"Standard deviation: {spread(rows):.3f}, half-width: {width(rows):.1%}.",
+        f"Standard deviation: {spread(rows):.3f}, half-width: {width(rows):.1%}. The rows of a source share "
+        f"{shared(list(by_source(rows).values())):.0%} of the variance.",
         "",
         f"sources={len(by_source(rows))} rows={len(rows)} "
         f"unseen_above={100 * sum(each.is_above for each in unseen) / len(unseen):.2f} "

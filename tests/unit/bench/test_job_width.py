@@ -1,4 +1,4 @@
-"""The width of a job of a new source: every source counts once."""
+"""The width of a job of a new source, and how much each known source counts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,21 @@ def miss(source: str, ratio: float, is_unseen: bool = True, **cells: str) -> job
     return job_width.Miss(row, PLAIN, Interval(expected, expected, expected), is_unseen)
 
 
-def test_every_source_counts_once_however_many_rows_it_has() -> None:
+def test_a_source_whose_rows_all_agree_counts_once_however_many_it_has() -> None:
     rows = [*[miss("a", math.exp(0.1))] * 9, miss("b", math.exp(0.3))]
     assert job_width.spread(rows) == pytest.approx(math.sqrt(0.05))
+
+
+def test_a_source_of_few_rows_counts_less_by_hand() -> None:
+    # Between the sources' means of 0.2 and 0.6 a mean square of 2 x 0.2^2 + 2 x 0.2^2, within them of 4 x 0.1^2 / 2.
+    rows = [miss(source, math.exp(residual)) for source, residual in (("a", 0.1), ("a", 0.3), ("b", 0.5), ("b", 0.7))]
+    sources = list(job_width.by_source(rows).values())
+    part = (0.16 - 0.02) / (0.16 + 0.02)
+    assert job_width.shared(sources) == pytest.approx(part)
+    # With the variance of normal residuals as unit, their square has one of 2, and a mean over n rows of a source
+    # 2 x (part^2 + (1 - part^2) / n).
+    assert job_width.weights(sources) == pytest.approx([1 / (part**2 + (1 - part**2) / 2)] * 2)
+    assert job_width.spread([rows[0], rows[2]]) == pytest.approx(math.sqrt((0.1**2 + 0.5**2) / 2))
 
 
 def test_the_fewer_sources_tell_a_deviation_the_wider_is_its_bound() -> None:
