@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import operator
 import re
 import statistics
 import sys
@@ -110,7 +111,8 @@ def spread(rows: Iterable[Miss]) -> float:
     """The standard deviation of a new source's row that components do not explain."""
     sources = list(by_source(rows).values())
     unexplained = [max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0) for own in sources]
-    return math.sqrt(statistics.fmean(unexplained, weights(sources)))
+    counts = weights(sources)
+    return math.sqrt(sum(map(operator.mul, counts, unexplained)) / sum(counts))
 
 
 def width(rows: Sequence[Miss], level: float = LEVEL) -> float:
