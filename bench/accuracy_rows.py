@@ -25,7 +25,7 @@ from accuracy_shapes import model_name, quantization, read_shape
 from memtune.gpus.gpu import of_product
 from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe, is_narrow
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.memory.formulas.terms import ALWAYS, FORWARD, LOSS, REDUCE, REDUCING
 from memtune.memory.optimizer_bytes import BYTES, OptimizerBytes, optimizer_bytes
 from memtune.plans.knobs import (
     Attention,
@@ -198,7 +198,7 @@ def _bucket_phases(stage: int, world: int, accumulates: bool) -> tuple[int, ...]
         return ALWAYS
     if stage == 0:
         return (REDUCE,) if world > 1 else ()
-    return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and accumulates else (BACKWARD, REDUCE)
+    return (FORWARD, LOSS, *REDUCING) if stage == 1 and accumulates else REDUCING
 
 
 def _bucket_elements(shape: Shape, notes: str) -> int:

@@ -43,7 +43,7 @@ KNOBS = {
     "expandableSegments": "boolean",
     "maxSplitSizeMib": "integer",
 }
-PHASES = ("init", "forward", "loss", "backward", "reduce", "first step", "step", "evaluation", "save")
+PHASES = ("init", "forward", "loss", "backward", "first layer", "reduce", "first step", "step", "evaluation", "save")
 DETAIL = {
     "plan": "text",
     "knobs": KNOBS,

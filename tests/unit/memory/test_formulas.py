@@ -12,7 +12,7 @@ from memtune.memory.formulas.logits_and_buffers import buffer_terms, building_te
 from memtune.memory.formulas.recipe import SCALE_BYTES, Recipe, lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.states import state_terms
-from memtune.memory.formulas.terms import LOSS, PHASES
+from memtune.memory.formulas.terms import BACKWARD, FIRST_LAYER, LOSS, PHASES
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
@@ -538,12 +538,35 @@ def test_every_second_layer_may_be_checkpointed() -> None:
     half = replace(_recipe("bf16-fsdp-full-mb1x8"), checkpoints_half=True)
 
     def kept(recipe: Recipe) -> float:
-        return sum(term.bytes for term in activation_terms(shape, recipe, CLEAN) if term.name == "activations")
+        terms = activation_terms(shape, recipe, CLEAN)
+        return sum(term.bytes for term in terms if term.name == "activations" and LOSS in term.phases)
 
     # 16 layers keep their input, 2 bytes of 4096, and 16 all: with flash attention and eager norms that is 12 bytes of
     # each norm, 2 x 4 x 4096 of attention with 4 a head, and 2 x 4 x 11008 of the feed-forward.
     whole = 2 * (4 + 2 + 2) * 4096 + 2 * 4 * 4096 + 4 * 32 + 2 * 4 * 11008
     assert kept(half) == pytest.approx(16 * 4096 * (2 * 4096 + whole))
+
+
+def test_the_first_layers_are_recomputed_beside_the_gradients_of_all_others() -> None:
+    # 4096 tokens, a table and a head of 256 x 1024, and 24 layers of 12 x 1024^2 weights and 4 x 1024 of norms.
+    model = replace(GPT, vocab_size=256)
+    shape, recipe = shape_of(model, None), _recipe("fp32-ddp-every4-mb1x1")
+    layer = 12 * 1024**2 + 4 * 1024
+    # A layer keeps 4 bytes of twice 1024 for each norm, of four times 1024 for its attention with 4 for each of 16
+    # heads, and of twice 4096 for its feed-forward: 65,600 a token, and 4 x 1024 of its input if it is checkpointed.
+    each = 4 * (2 * 2 + 4) * 1024 + 4 * 16 + 4 * 2 * 4096
+    terms = [*state_terms(shape, recipe), *activation_terms(shape, recipe, CLEAN)]
+
+    def living(name: str, phase: int) -> float:
+        return sum(term.bytes for term in terms if term.name == name and phase in term.phases)
+
+    inside = 2 * 4 * 4096 * 4096  # two tensors of a feed-forward
+    assert living("layer in backward", FIRST_LAYER) == living("layer in backward", BACKWARD)
+    assert living("layer in backward", FIRST_LAYER) == pytest.approx(4 * each * 4096 + inside)
+    # Of six inputs that are kept one is left, and the gradients of the head and of 20 layers are there.
+    assert living("activations", BACKWARD) == 6 * 4 * 1024 * 4096
+    assert living("activations", FIRST_LAYER) == 4 * 1024 * 4096
+    assert living("gradients", FIRST_LAYER) == pytest.approx(4 * (256 * 1024 + 20 * layer))
 
 
 def test_what_deepspeed_did_before_2026_by_hand() -> None:
@@ -575,7 +598,7 @@ def test_relative_positions_bias_every_score() -> None:
 
     def biases(plan: str, attention: Attention = Attention.FLASH) -> list[float]:
         terms = activation_terms(t5, replace(_recipe(plan), attention=attention), CLEAN)
-        return [term.bytes / each for term in terms if "biases" in term.template and not term.scales]
+        return [term.bytes / each for term in terms if "biases" in term.template and BACKWARD in term.phases]
 
     # One of each stack, and one of each layer with the mask; going back, a gradient and the sum of those before.
     assert biases("bf16-z2-none-mb1x8") == [2 + 8, 2]

@@ -131,7 +131,7 @@ def test_sequences_that_are_too_long_could_be_shorter() -> None:
     long = replace(ON_24, gpu=find("a100-80gb"), global_batch=8, sequence_length=131072, gpus_per_node=8)
     told = advise(long, Predictor, Plan.parse("bf16-fsdp-full-mb1x1"), 0.06, Space())
     assert told[0].startswith(
-        "shorten training.sequenceLength to 65,536: bf16-fsdp-full-mb1x1 is predicted to take 76.1 "
+        "shorten training.sequenceLength to 65,536: bf16-z2-full-mb1x1 is predicted to take 77.8 "
     )
     alone = advise(
         replace(long, gpus_per_node=1, sequence_length=262144),

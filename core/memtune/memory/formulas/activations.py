@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.formulas.terms import BACKWARD, FORWARD, LOSS, REDUCE, Term
+from memtune.memory.formulas.terms import BACKWARD, FIRST_LAYER, FORWARD, LOSS, REDUCE, REDUCING, Term
 from memtune.model.architecture import Architecture
 from memtune.plans.knobs import Attention
 
@@ -21,6 +21,7 @@ _KORTHIKANTI = "2205.05198, section 4"
 _SAVED = "torch derivatives.yaml; 2205.05198, section 4"
 _FP32 = 4
 _LIVE = "layer in backward"
+_BEFORE = (FORWARD, LOSS, BACKWARD, REDUCE)
 _TENSORS_OF_A_CUBE = 5  # activation_tensors only of gelu_new, which is written out with a power
 
 
@@ -207,9 +208,16 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     encoder_shape = replace(shape, layers=shape.layers - shape.crossed, crossed=0, biased_stacks=biased)
     encoder = _activation_terms(encoder_shape, recipe, constants)
     decoder = _activation_terms(replace(shape, layers=shape.crossed, biased_stacks=biased), recipe.decoder, constants)
+    # The encoder's layers, whose gradients are the last, are the first.
+    last = [_within(term, (FIRST_LAYER,)) for term in encoder if FIRST_LAYER in term.phases]
+    encoder, decoder = ([_within(term, _BEFORE) for term in stack] for stack in (encoder, decoder))
     kept = [term for term in (*encoder, *decoder) if term.name != _LIVE]
     live = max(encoder, decoder, key=lambda terms: sum(term.bytes for term in terms if term.name == _LIVE))
-    return [*kept, *(term for term in live if term.name == _LIVE)]
+    return [term for term in (*kept, *(term for term in live if term.name == _LIVE), *last) if term.phases]
+
+
+def _within(term: Term, phases: tuple[int, ...]) -> Term:
+    return term._replace(phases=tuple(phase for phase in term.phases if phase in phases))
 
 
 def _activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
@@ -221,21 +229,28 @@ def _activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> lis
     whole = factor * layer_bytes(shape, recipe).total
     crossing = factor * cross_bytes(shape, recipe).total if shape.crossed else 0.0
     kept, kept_crossing, live = _kept_and_live(shape, recipe, whole, crossing)
-    terms = [_kept_term(shape, recipe, kept, tokens, shape.layers)]
+    first = min(recipe.recomputed_layers, shape.layers)
+    terms = [
+        _kept_term(shape, recipe, kept, tokens, shape.layers),
+        _kept_term(shape, recipe, kept, tokens, first)._replace(phases=(FIRST_LAYER,)),
+    ]
     if shape.biased_stacks:
         terms += _position_biases(shape, recipe)
     if shape.crossed:
         terms += _between_stacks(shape, recipe, kept_crossing, tokens)
     if live:
         template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
-        terms.append(Term(_LIVE, live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
+        # The first layer is an encoder's, which has no cross-attention.
+        _, _, last = _kept_and_live(shape, recipe, whole, 0.0)
+        parts = [(live, (BACKWARD, FIRST_LAYER))] if live == last else [(live, (BACKWARD,)), (last, (FIRST_LAYER,))]
+        terms += [Term(_LIVE, each * tokens, phases, template, (each, tokens), _SAVED, True) for each, phases in parts]
     return [*terms, _gradients_inside(shape, recipe, constants, tokens)]
 
 
 def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens: float) -> Term:
     """The gradients inside a layer: of its feed-forward or, if attention computes scores, of those."""
     width = max(shape.ffn, shape.hidden)
-    size, phases = constants.backward_factor * recipe.compute_bytes * width * tokens, (BACKWARD, REDUCE)
+    size, phases = constants.backward_factor * recipe.compute_bytes * width * tokens, REDUCING
     values: tuple[object, ...] = (constants.backward_factor, recipe.compute_bytes, width, tokens)
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
     scores = _score_gradient_bytes(recipe) * shape.heads * recipe.sequence_length / recipe.context_parallel * tokens
@@ -282,7 +297,7 @@ def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) 
         return kept, kept_crossing, whole - kept + crossing - kept_crossing
     if recipe.checkpoints_half:
         return (boundary + whole) / 2, crossing / 2, whole + crossing
-    every = min(recipe.checkpointing.every, shape.layers) if mode == "every" else 1
+    every = min(recipe.recomputed_layers, shape.layers)
     return boundary / every, 0.0, (whole + crossing) * every
 
 
@@ -308,16 +323,17 @@ def _position_biases(shape: Shape, recipe: Recipe) -> list[Term]:
     each = float(recipe.compute_bytes * shape.heads * recipe.sequence_length**2) / recipe.context_parallel
     mode = recipe.checkpointing.mode
     layers = 0 if recipe.attention is Attention.EAGER else shape.layers
-    again = min(recipe.checkpointing.every if mode == "every" else 1, layers)
-    kept, live = shape.biased_stacks, 2
+    again = min(recipe.recomputed_layers, layers)
+    kept, first, live = shape.biased_stacks, 1, 2
     if mode == "none":
-        kept += layers
+        kept, first = kept + layers, first + again
     else:
         live += again
     template, source = "{} x {:,.0f} B of biases by relative position", "transformers modeling_t5.py, compute_bias"
     return [
         Term("activations", kept * each, (FORWARD, LOSS, BACKWARD), template, (kept, each), source),
-        Term(_LIVE, live * each, (BACKWARD,), template, (live, each), source),
+        Term("activations", first * each, (FIRST_LAYER,), template, (first, each), source),
+        Term(_LIVE, live * each, (BACKWARD, FIRST_LAYER), template, (live, each), source),
     ]
 
 

@@ -17,11 +17,13 @@ from memtune.memory.formulas.terms import (
     ALWAYS,
     BACKWARD,
     EVALUATION,
+    FIRST_LAYER,
     FORWARD,
     INIT,
     LOSS,
     OUTSIDE,
     REDUCE,
+    REDUCING,
     SAVE,
     STEPPING,
     Term,
@@ -39,7 +41,7 @@ EAGER_SCORE_BYTES = 8
 # DeepSpeed's norms of gradients (runtime/utils.py, get_norm_dtype).
 _NORM_BYTES = 8
 
-_COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
+_COMPUTING = (FORWARD, LOSS, *REDUCING)
 
 
 def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
@@ -96,26 +98,32 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
         head = min(shape.vocab * shape.hidden * recipe.compute_bytes / recipe.tensor_parallel, root)
         template = "unsharded gradients of the {} {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
-        for phase, unit, waiting in ((BACKWARD, "head", head), (REDUCE, "root unit", root)):
+        before: tuple[int, ...] = (BACKWARD, FIRST_LAYER)
+        after: tuple[int, ...] = (REDUCE,)
+        for living, unit, waiting in ((before, "head", head), (after, "root unit", root)):
             values, source = (unit, waiting, layer, copy), "torch fully_shard, foreach_reduce"
-            terms.append(Term("buckets", waiting + layer + copy, (phase,), template, values, source))
+            terms.append(Term("buckets", waiting + layer + copy, living, template, values, source))
     return terms
 
 
 def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> list[Term]:
     """Units of FSDP: one computes while the next arrives, or all stay for the backward pass, which reshards them.
 
-    A single rank copies its units too, but never waits (_fsdp_param_group.py, wait_for_unshard).
+    A single rank copies its units too, but never waits (_fsdp_param_group.py, wait_for_unshard). While the first layer,
+    the last of the backward pass, computes, none arrives.
     """
     at_once = 2 if recipe.weight_shards > 1 else 1
     template, few, sizes = "root unit {:,.0f} B + {} layers x {:,.0f} B", root + at_once * layer, (root, at_once, layer)
+    last = Term("gathered units", root + layer, (FIRST_LAYER,), template, (root, 1, layer), "torch fully_shard")
     if not recipe.keeps_gathered:
-        return [Term("gathered units", few, _COMPUTING, template, sizes, "torch fully_shard")]
+        phases = (FORWARD, LOSS, BACKWARD, REDUCE)
+        return [Term("gathered units", few, phases, template, sizes, "torch fully_shard"), last]
     layers = layer * (shape.total - shape.root) / shape.layer
     source, kept = "torch fully_shard, reshard_after_forward=False", "root unit {:,.0f} B + all layers {:,.0f} B"
     return [
         Term("gathered units", root + layers, (FORWARD, LOSS, BACKWARD), kept, (root, layers), source),
         Term("gathered units", few, (REDUCE,), template, sizes, source),
+        last,
     ]
 
 
@@ -167,7 +175,7 @@ def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term
         return [_bucket(filled, width, (REDUCE,), template, "deepspeed stage_1_and_2.py, allreduce_bucket")]
     if recipe.gradient_shards == 1 and not recipe.is_stage_3 and not recipe.has_flat_sums:
         return []
-    reducing = (BACKWARD, REDUCE) if is_full else (REDUCE,)
+    reducing = REDUCING if is_full else (REDUCE,)
     copies = [_bucket(filled, width, reducing, template, "deepspeed allreduce_bucket, reduce_scatter_coalesced")]
     if recipe.is_stage_3 and recipe.gradient_bytes > width:
         # The rank's own part is widened beside it.
@@ -266,7 +274,7 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     if recipe.keeps_fp32_logits and shape.vocab:
         # A loop variable holds them until the next micro-batch replaces them.
         template, source = "4 B x {:,.0f} tokens x {} logits kept", "accelerate operations.py, ConvertOutputsToFp32"
-        phases = (BACKWARD, REDUCE, *STEPPING) if recipe.autocasts else (FORWARD, BACKWARD, REDUCE, *STEPPING)
+        phases = (*(() if recipe.autocasts else (FORWARD,)), *REDUCING, *STEPPING)
         size = 4.0 * tokens * shape.vocab
         terms.append(Term("logits", size, phases, template, (tokens, shape.vocab), source, True))
     if recipe.tensor_parallel > 1 and shape.vocab:

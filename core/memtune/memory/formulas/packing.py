@@ -118,7 +118,7 @@ PACKINGS: Mapping[str, Packing] = {
     "whole": Packing(0.08, 0.00, 0.00, 0.00, 0.21, 0.90),
     "alone": Packing(0.07, 0.00, 0.00, 0.00, 0.90, 0.38),
     "adapter": Packing(0.02, 0.00, 0.00, 0.00, 0.88, 0.34),
-    "flattened": Packing(0.07, 0.11, 0.00, 0.79, 0.00, 0.75),
+    "flattened": Packing(0.07, 0.11, 0.00, 0.79, 0.00, 0.73),
     "sharded": Packing(0.07, 0.76, 0.00, 0.00, 0.23, 0.62),
     "varying, whole": Packing(0.08, 0.00, 2.79, 0.00, 0.21, 2.60),
     "varying, adapter": Packing(0.02, 0.00, 2.65, 0.00, 0.88, 0.68),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from memtune.gpus.gpu import chip_of
-from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.memory.formulas.terms import ALWAYS, FORWARD, LOSS, REDUCE, REDUCING
 from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
@@ -165,6 +165,11 @@ class Recipe:
         """
         is_cast = self.casts_frozen or self.backend in ("fsdp", "deepspeed")
         return self.base_bytes < self.frozen_bytes and not is_cast
+
+    @property
+    def recomputed_layers(self) -> int:
+        """The layers that are recomputed or differentiated at once."""
+        return self.checkpointing.every if self.checkpointing.mode == "every" else 1
 
     @property
     def has_bucket(self) -> bool:
@@ -369,7 +374,7 @@ def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
         return (REDUCE,)
     # Allocated by the first gradient, released with the backward pass that reduces (stage_1_and_2.py,
     # _release_ipg_buffers): at stage 1 the last one of a step.
-    return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and plan.accumulation > 1 else (BACKWARD, REDUCE)
+    return (FORWARD, LOSS, *REDUCING) if stage == 1 and plan.accumulation > 1 else REDUCING
 
 
 def is_narrow(state_bytes: float) -> bool:

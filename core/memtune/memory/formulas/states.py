@@ -14,9 +14,11 @@ from memtune.memory.formulas.terms import (
     AFTER_FIRST_STEP,
     ALWAYS,
     BACKWARD,
+    FIRST_LAYER,
     FORWARD,
     LOSS,
     REDUCE,
+    REDUCING,
     STEPPING,
     Term,
 )
@@ -92,12 +94,13 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         # The step runs in each parameter's backward hook: only one layer's gradients exist at a time.
         layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
         template = "{:.4g} B x one layer of the trainable parameters"
-        return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
+        source = "torch optimizer-in-backward"
+        return [Term("gradients", layer, (FIRST_LAYER, REDUCE), template, (recipe.gradient_bytes,), source)]
     each = recipe.gradient_bytes
     if recipe.defers_reduction and recipe.accumulates:
         # Whole ones of each micro-batch but the last, in the dtype of the reduction
         # (torch _fsdp_param.py, to_accumulated_grad_if_needed); offloading takes what is reduced.
-        phases = (FORWARD, LOSS, BACKWARD, REDUCE)
+        phases = (FORWARD, LOSS, *REDUCING)
         whole = _per_parameter("gradients", phases, recipe.reduce_bytes, trainable, 1)
         own = _per_parameter("gradients", STEPPING, each, trainable, recipe.gradient_shards)
         return [whole] if recipe.offloads_gradients else [whole, own]
@@ -107,11 +110,12 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         # A flat buffer, allocated when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
         return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
     # With one micro-batch per step gradients do not exist before the backward pass; with more they live through it.
-    reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
+    reducing = (FORWARD, LOSS, *REDUCING) if recipe.accumulates else (REDUCE,)
     if recipe.whole_fp32_gradients:
         # BF16_Optimizer keeps fp32 sums throughout, and the computed gradients until the step (bf16_optimizer.py).
         whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
-        return [whole, _per_parameter("gradients", (*reducing, *STEPPING), recipe.compute_bytes, trainable, 1)]
+        computed = _per_parameter("gradients", (*reducing, *STEPPING), recipe.compute_bytes, trainable, 1)
+        return [whole, computed, *_before_the_last(shape, recipe, computed)]
     terms = [_per_parameter("gradients", (*reducing, *STEPPING), each, trainable, recipe.gradient_shards)]
     if recipe.gradient_shards != recipe.state_shards:
         # The step only has the rank's own partition of whole gradients.
@@ -122,6 +126,7 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.widens_as_it_comes:
         # The rank's own part accumulates beside whole gradients that wait for the bucket.
         terms.append(_per_parameter("gradients", (REDUCE,), each, trainable, recipe.state_shards))
+    terms += [early for term in terms for early in _before_the_last(shape, recipe, term)]
     if recipe.backend == "ddp" and recipe.bucket_view and recipe.accumulates and not shape.has_adapter:
         terms.append(_on_its_way(shape, recipe))
     if recipe.backend == "ddp" and not recipe.bucket_view:
@@ -133,6 +138,21 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     return terms
 
 
+def _before_the_last(shape: Shape, recipe: Recipe, gradients: Term) -> list[Term]:
+    """What exists of these gradients when the first layer, whose are the last, is recomputed or differentiated.
+
+    With it comes what is looked up: a head that is tied to it has its part by then.
+    """
+    if REDUCE not in gradients.phases or FIRST_LAYER in gradients.phases:
+        return []
+    late = recipe.recomputed_layers / shape.layers
+    if not shape.has_adapter:
+        late = (recipe.recomputed_layers * shape.layer + shape.root - shape.vocab * shape.hidden) / shape.total
+    part = max(1 - late, 0.0)
+    template, values = "{:,.0f} B x {:.1%} that are not of the first layers", (gradients.bytes, part)
+    return [Term("gradients", gradients.bytes * part, (FIRST_LAYER,), template, values, "torch autograd engine")]
+
+
 def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
     """The largest gradient, which is whole before it is added; a head's waits for its tied embedding's."""
     table = shape.vocab * shape.hidden
@@ -140,7 +160,7 @@ def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
     elements = max((1 + is_tied) * table, shape.largest_linear)
     template, values = "{:.4g} B x {:,.0f} elements that are added", (recipe.gradient_bytes, elements)
     size = recipe.gradient_bytes * elements
-    return Term("gradients", size, (BACKWARD, REDUCE), template, values, "torch autograd InputBuffer, AccumulateGrad")
+    return Term("gradients", size, REDUCING, template, values, "torch autograd InputBuffer, AccumulateGrad")
 
 
 def _autocast_copies(shape: Shape, recipe: Recipe, parallel: float) -> list[Term]:
@@ -156,11 +176,10 @@ def _autocast_copies(shape: Shape, recipe: Recipe, parallel: float) -> list[Term
 
     mode = recipe.checkpointing.mode
     if mode == "none":
-        return [copies(cast, (FORWARD, LOSS, BACKWARD))]
-    recomputed = recipe.checkpointing.every if mode == "every" else 1
+        return [copies(cast, (FORWARD, LOSS, BACKWARD)), copies(min(shape.layer / parallel, cast), (FIRST_LAYER,))]
     head = min(shape.vocab * shape.hidden / parallel, cast)
-    layers = min(shape.layer * recomputed / parallel, cast)
-    return [copies(cast, (FORWARD,)), copies(head, (LOSS,)), copies(layers, (BACKWARD,))]
+    layers = min(shape.layer * recipe.recomputed_layers / parallel, cast)
+    return [copies(cast, (FORWARD,)), copies(head, (LOSS,)), copies(layers, (BACKWARD, FIRST_LAYER))]
 
 
 def workspace_terms(recipe: Recipe, constants: Constants) -> list[Term]:

@@ -16,7 +16,7 @@ from memtune.memory.constants import Constants
 from memtune.memory.formulas.activations import layer_bytes
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.formulas.terms import BACKWARD, FORWARD, INIT, LOSS, OUTSIDE, REDUCE, Term
+from memtune.memory.formulas.terms import BACKWARD, FIRST_LAYER, FORWARD, INIT, LOSS, OUTSIDE, REDUCE, Term
 from memtune.plans.knobs import Attention
 
 # States of torch's optimizers appear with the first step, and cached blocks stay cut: the second step counts.
@@ -160,7 +160,7 @@ class _Tracer:
     def _backward(self) -> list[float]:
         """One layer's recomputation and gradients."""
         temporaries = ceil(self.cut.constants.backward_factor)
-        *recomputed, last = [term.bytes for term in self.terms["layer in backward"]]
+        *recomputed, last = [term.bytes for term in self.terms["layer in backward"] if not _is_last(term)]
         return [*self.cut.layer(sum(recomputed)), *[last / temporaries] * temporaries]
 
     def _per_layer(self, sizes: list[list[float]]) -> list[list[float]]:
@@ -174,7 +174,7 @@ class _Tracer:
 
     def _bytes(self, name: str, living: int | None = None) -> float:
         """The bytes of a component, except those held from the start."""
-        terms = [term for term in self.terms.get(name, []) if INIT not in term.phases]
+        terms = [term for term in self.terms.get(name, []) if INIT not in term.phases and not _is_last(term)]
         return sum(term.bytes for term in terms if living is None or living in term.phases)
 
     def _is_made_late(self, name: str) -> bool:
@@ -195,3 +195,8 @@ class _Tracer:
 
     def _free(self, tensors: list[int]) -> None:
         self.events += [Event("free", tensor) for tensor in tensors]
+
+
+def _is_last(term: Term) -> bool:
+    """Whether a term says what is left of others in the first layer: events do not need to be told."""
+    return term.phases == (FIRST_LAYER,)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 # The moments at which a step can peak, in order. `loss` is the start of the backward pass, `backward` its deepest
-# layer, `reduce` its end, when all gradients exist.
-PHASES = ("init", "forward", "loss", "backward", "reduce", "first step", "step", "evaluation", "save")
-INIT, FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE = range(len(PHASES))
+# layer, `first layer` its last one, beside the gradients of all others, `reduce` its end, when all gradients exist.
+PHASES = ("init", "forward", "loss", "backward", "first layer", "reduce", "first step", "step", "evaluation", "save")
+INIT, FORWARD, LOSS, BACKWARD, FIRST_LAYER, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE = range(len(PHASES))
 ALWAYS = tuple(range(len(PHASES)))
-AFTER_FIRST_STEP = (FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE)
+AFTER_FIRST_STEP = (FORWARD, LOSS, BACKWARD, FIRST_LAYER, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE)
 STEPPING = (FIRST_STEP, STEP)
+# While gradients are reduced as they come.
+REDUCING = (BACKWARD, FIRST_LAYER, REDUCE)
 # The terms outside the allocator.
 OUTSIDE = frozenset({"context", "nccl"})
 
