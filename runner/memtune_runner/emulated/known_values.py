@@ -60,6 +60,10 @@ class Reads:
             frame = frame.f_back
         self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP, sizes] += 1
 
+    def clear(self) -> None:
+        """Forget what was read so far."""
+        self._times.clear()
+
     def report(self) -> list[dict[str, Any]]:
         """Return the places, most frequent first."""
         return [
