@@ -29,7 +29,7 @@ from memtune.units import counted
 
 TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
-_FLOATS, _INTEGERS = 1 << 20, 1 << 24
+MOST_FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
 _PLACES_SHOWN = 3
 _OURS = str(Path(__file__).parent.parent)
@@ -180,7 +180,7 @@ class Values:
 
 def is_small(tensor: Any) -> bool:
     """Whether the CPU computes the tensor's values."""
-    return bool(tensor.numel() <= (_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _INTEGERS))
+    return bool(tensor.numel() <= (MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _INTEGERS))
 
 
 def on_host(tensor: Any) -> Any:
