@@ -345,6 +345,15 @@ def test_processes_of_a_run_share_its_gpu_each_with_a_context(library: Any, chil
     assert (library.emulated_others(0, *places), list(sizes)) == (1, [600 * MIB, 350 * MIB, 600 * MIB])
 
 
+@pytest.mark.usefixtures("child")
+def test_a_process_that_finds_no_memory_has_a_context(library: Any) -> None:
+    assert _allocate(library, GIB)[0] == _OUT_OF_MEMORY
+    assert _free_bytes(library) == GIB - 450 * MIB
+    sizes = (ctypes.c_uint64 * 3)()
+    library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3)))
+    assert list(sizes) == [0, 350 * MIB, 350 * MIB]
+
+
 def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
     library: Any, child: subprocess.Popen[str]
 ) -> None:
@@ -359,12 +368,7 @@ def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
 
 def _running(library: Any) -> dict[int, int]:
     class Process(ctypes.Structure):
-        _fields_ = [
-            ("pid", ctypes.c_uint),
-            ("used", ctypes.c_ulonglong),
-            ("instance", ctypes.c_uint),
-            ("slice", ctypes.c_uint),
-        ]
+        _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)]
 
     handle, count, found = ctypes.c_void_p(), ctypes.c_uint(1), (Process * 2)()
     library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))

@@ -89,11 +89,10 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *temperature) {
     return (void)device, (void)sensor, (void)temperature, NOT_SUPPORTED;
 }
 
-/* torch asks who holds memory when it has run out of it. */
+/* torch asks who holds memory when it has run out of it, by the first version of the structure. */
 struct running_process {
     int pid;
     size_t used;
-    unsigned instance, slice;
 };
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct running_process *processes) {
     unsigned room = *count;

@@ -54,6 +54,7 @@ static void open_table(void) {
     const char *path = getenv("MEMTUNE_EMULATED_PROCESSES");
     int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     int is_shared = file >= 0 && !ftruncate(file, sizeof *table);
+    if (path && !is_shared) perror("memtune: emulated GPU: what this process takes is in no result");
     if (table) munmap(table, sizeof *table);
     table = mmap(NULL, sizeof *table, PROT_READ | PROT_WRITE, is_shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS,
                  is_shared ? file : -1, 0);
@@ -106,11 +107,9 @@ int process_take(int index, size_t size) {
         account->beside = taken(index);
     }
     __atomic_add_fetch(&account->used, size, __ATOMIC_SEQ_CST);
+    int fits = taken(index) + gpu.outside <= gpu.total;
+    if (!fits) process_give(index, size); /* and a context remains */
     size_t all = taken(index);
-    if (all + gpu.outside > gpu.total) {
-        process_give(index, size);
-        return OUT_OF_MEMORY;
-    }
     raise_to(&account->peak, account->used);
     raise_to(&table->together[index], all);
     for (int place = 0; place < MOST_PROCESSES && table->pids[place]; place++) {
@@ -119,7 +118,7 @@ int process_take(int index, size_t size) {
         raise_to(&other->others, all - other->used);
         raise_to(&other->beside, all - other->used);
     }
-    return SUCCESS;
+    return fits ? SUCCESS : OUT_OF_MEMORY;
 }
 
 void process_give(int index, size_t size) {
