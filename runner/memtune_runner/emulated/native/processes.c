@@ -64,17 +64,19 @@ static void open_table(void) {
 
 /* The accounts of this process, one for each GPU; a fork has none of its parent's memory. NULL if the table is full. */
 static struct account *accounts(void) {
-    pthread_mutex_lock(&lock);
     pid_t pid = getpid();
+    if (__atomic_load_n(&owner, __ATOMIC_ACQUIRE) == pid) return own;
+    pthread_mutex_lock(&lock);
     if (owner != pid) {
         open_table();
-        owner = pid, own = NULL;
+        own = NULL;
         for (int place = 0; place < MOST_PROCESSES && !own; place++) {
             pid_t before = table->pids[place];
             if (before && before != pid && !is_gone(before)) continue;
             if (__atomic_compare_exchange_n(&table->pids[place], &before, pid, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
                 own = memset(table->accounts[place], 0, sizeof table->accounts[place]);
         }
+        __atomic_store_n(&owner, pid, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&lock);
     return own;
@@ -86,14 +88,21 @@ static struct account *user(int place, int index) {
     return account->has_context && (account == &own[index] || !is_gone(table->pids[place])) ? account : NULL;
 }
 
-/* What all processes have of a GPU, with the contexts of all but one: that lies in what is outside in any case. */
-static size_t taken(int index) {
-    size_t sum = 0, contexts = 0;
+/* What all processes but one have of a GPU, with their contexts. */
+static size_t others_of(const struct account *account, int index) {
+    size_t sum = 0;
     for (int place = 0; place < MOST_PROCESSES && table->pids[place]; place++) {
-        struct account *account = user(place, index);
-        if (account) sum += account->used, contexts++;
+        struct account *other = user(place, index);
+        if (other && other != account) sum += other->used + gpu.context;
     }
-    return sum + (contexts ? contexts - 1 : 0) * gpu.context;
+    return sum;
+}
+
+/* What all have, with the contexts of all but one, which lies in what is outside in any case. */
+static size_t taken(int index) {
+    size_t sum = others_of(&own[index], index);
+    if (own[index].has_context) return sum + own[index].used;
+    return sum ? sum - gpu.context : 0;
 }
 
 int process_take(int index, size_t size) {
@@ -104,19 +113,18 @@ int process_take(int index, size_t size) {
         if (__atomic_fetch_add(&table->users[index], 1, __ATOMIC_SEQ_CST))
             account->others = table->together[index] + gpu.context;
         account->has_context = 1;
-        account->beside = taken(index);
+        account->beside = others_of(account, index);
     }
     __atomic_add_fetch(&account->used, size, __ATOMIC_SEQ_CST);
     int fits = taken(index) + gpu.outside <= gpu.total;
     if (!fits) process_give(index, size); /* and a context remains */
-    size_t all = taken(index);
     raise_to(&account->peak, account->used);
-    raise_to(&table->together[index], all);
+    raise_to(&table->together[index], taken(index));
     for (int place = 0; place < MOST_PROCESSES && table->pids[place]; place++) {
         struct account *other = user(place, index);
         if (!other || other == account) continue;
-        raise_to(&other->others, all - other->used);
-        raise_to(&other->beside, all - other->used);
+        raise_to(&other->others, others_of(other, index));
+        raise_to(&other->beside, others_of(other, index));
     }
     return fits ? SUCCESS : OUT_OF_MEMORY;
 }
@@ -155,7 +163,7 @@ size_t emulated_others_left(int device) {
     struct account *account = accounts();
     if (!account || !account[gpu_of(device)].has_context) return 0;
     account += gpu_of(device);
-    size_t now = taken(gpu_of(device)) - account->used;
+    size_t now = others_of(account, gpu_of(device));
     return now < account->beside ? account->beside - now : 0;
 }
 
