@@ -336,6 +336,26 @@ def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pyte
     assert result["printed"].count(told) == 2
 
 
+def test_a_process_that_is_forked_says_what_it_read_and_its_parent_what_it_took(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom multiprocessing import get_context\n"
+        "torch.randn(3).norm().item()\n"
+        "def evaluate():\n    torch.randn(1 << 24, device='cuda').norm().item()  # by the fork\n"
+        "if __name__ == '__main__':\n    fork = get_context('fork').Process(target=evaluate)\n"
+        "    fork.start()\n    fork.join()\n    torch.randn(1 << 23, device='cuda').norm().item()\n"
+    )
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    line = 1 + next(place for place, text in enumerate(script.read_text().splitlines()) if "# by the fork" in text)
+    told = f"a process that the script started read 1 value that no kernel has computed ({script}:{line})"
+    assert result["printed"].count(told) == 1
+    # It ended before its parent used the GPU, and had a context then.
+    assert result["otherProcesses"] == [
+        {"gpu": 0, "processes": 1, "peakBytes": 566 * MIB, "togetherBytes": 66 * MIB, "upperBytes": 600 * MIB}
+    ]
+
+
 def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
     code, result = emulate(_SCRIPTS / "norms.py")
     assert code == 0, result["printed"][-2000:]

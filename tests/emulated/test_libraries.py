@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from emulated_runs import emulate
@@ -15,12 +14,12 @@ _SCRIPTS = Path(__file__).parent / "scripts"
 _EIGHT_BIT = Path(sys.prefix) / "eight-bit"
 
 
-def _trained(script: str, *arguments: str) -> tuple[dict[str, Any], list[list[str]]]:
-    """The measurements, and the words of each line that was printed."""
+def _said(script: str, *arguments: str) -> list[list[str]]:
+    """The words of each line that was printed."""
     code, result = emulate(_SCRIPTS / script, arguments=arguments)
     assert code == 0, result["printed"][-2000:]
     assert result["measured"]["stubs"] == []
-    return result["measured"], [line.split() for line in result["printed"].splitlines()]
+    return [line.split() for line in result["printed"].splitlines()]
 
 
 # Of 8 Mi weights, 2 moments of a byte, with 4 bytes for each 256; paged ones are not on the GPU. Layers of bitsandbytes
@@ -36,13 +35,12 @@ def test_what_is_quantized_takes_its_bits_and_scales(
     library: str, held_mib: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(_EIGHT_BIT), prepend=os.pathsep)
-    _, said = _trained("quantized.py", library)
-    held = {line[0]: float(line[1]) for line in said if line and line[0] in held_mib}
+    lines = _said("quantized.py", library)
+    held = {line[0]: float(line[1]) for line in lines if line and line[0] in held_mib}
     assert held == pytest.approx(held_mib, abs=0.02)
 
 
 def test_ligers_loss_never_holds_the_logits() -> None:
-    _, said = _trained("liger.py")
-    norm, is_finite, peak_mib = said[-1]
+    norm, is_finite, peak_mib = _said("liger.py")[-1]
     assert (norm, is_finite) == ("LigerRMSNorm", "True")
     assert int(peak_mib) < 4 * 1024 * 32_000 * 4 / 2**20

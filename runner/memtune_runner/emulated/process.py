@@ -90,6 +90,9 @@ class Emulation:
     def _forked(self) -> None:
         """Begin in a process that `multiprocessing` has forked, which ends without Python's own exit handlers."""
         self._values.reads.clear()
+        self._compilations = 0
+        for _, calls in _stubs(ctypes.CDLL(None)):
+            calls.value = 0
         util.Finalize(None, self.end_child, exitpriority=0)
 
     def _host_peak_bytes(self) -> int:
@@ -246,12 +249,15 @@ def notes(measured: Mapping[str, Any], reader: str = "the script") -> Iterator[s
 
 def stub_calls(library: Any) -> Iterator[tuple[str, int]]:
     """Yield the functions that only pretended to succeed, and how often each was called."""
+    return ((name, calls.value) for name, calls in _stubs(library) if calls.value)
+
+
+def _stubs(library: Any) -> Iterator[tuple[str, ctypes.c_uint64]]:
     name_at, calls_at = (
         ctypes.addressof(ctypes.c_char.in_dll(library, name)) for name in ("emulated_stub_names", "emulated_stub_calls")
     )
     while name := ctypes.string_at(name_at):
-        if calls := ctypes.c_uint64.from_address(calls_at).value:
-            yield name.decode(), calls
+        yield name.decode(), ctypes.c_uint64.from_address(calls_at)
         name_at, calls_at = name_at + len(name) + 1, calls_at + ctypes.sizeof(ctypes.c_uint64)
 
 

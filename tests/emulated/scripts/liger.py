@@ -9,13 +9,10 @@ from liger_kernel.transformers import apply_liger_kernel_to_llama  # type: ignor
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 
 apply_liger_kernel_to_llama()
-sizes: dict[str, Any] = {
-    "hidden_size": 256,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
-model: Any = LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=32_000))
+config = LlamaConfig(
+    hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4, vocab_size=32_000
+)
+model: Any = LlamaForCausalLM(config)
 model.cuda().bfloat16()
 optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.zeros((4, 1024), dtype=torch.int64, device="cuda")
