@@ -117,6 +117,7 @@ class AssertPeak:
             options += [] if number is None else [option, str(number)]
         try:
             result, peak = self._emulate(self._words(command), options)
+            self._node.user_properties.extend((_PROPERTY, f"{key}: {line}") for line in _others(result))
             self._check(key, peak, metric, limit)
         except PeakError as error:
             if isinstance(error, _CannotRunError) and not self._settings.required:
@@ -210,8 +211,16 @@ def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str)
         tail = output.splitlines()[-_OUTPUT_SHOWN:]
         raise PeakError("\n".join([f"The command failed with exit code {result['exitCode']}:", *tail]))
     if measured is None:
-        raise PeakError("The command ended without using the GPU, so it has no peak.")
+        text = "The command ended without using the GPU, so it has no peak."
+        raise PeakError("\n".join([text, *_others(result)]))
     return BaselinePeak.of(result, lines)
+
+
+def _others(result: Mapping[str, Any]) -> list[str]:
+    """What is in none of the peaks."""
+    from memtune_cli.views.emulate_page import others
+
+    return list(others(result["otherProcesses"]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

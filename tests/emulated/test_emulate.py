@@ -167,16 +167,22 @@ def test_a_process_that_answers_its_script_runs_beside_it(tmp_path: Path) -> Non
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\nfrom torch import multiprocessing\n"
-        "def answer(rank, queue, stop):\n    queue.put(rank)\n    stop.wait()\n"
+        "def answer(rank, queue, stop, shared):\n    own = 2 * shared\n"
+        "    queue.put((rank, own.numel()))\n    stop.wait()\n"
         "if __name__ == '__main__':\n    context = multiprocessing.get_context('spawn')\n"
-        "    queue, stop = context.Queue(), context.Event()\n"
-        "    helper = multiprocessing.start_processes(answer, (queue, stop), 1, join=False)\n"
-        "    print('answered', queue.get())\n    stop.set()\n    helper.join()\n    torch.ones(3, device='cuda')\n"
+        "    queue, stop, shared = context.Queue(), context.Event(), torch.ones(1 << 24, device='cuda')\n"
+        "    helper = multiprocessing.start_processes(answer, (queue, stop, shared), 1, join=False)\n"
+        "    print('answered', queue.get())\n    more = 3 * shared\n    stop.set()\n    helper.join()\n"
     )
     code, result = emulate(script, "--time-limit", "60")
     assert code == 0, result["printed"][-2000:]
-    assert "answered 0\n" in result["printed"]
-    assert "starts a process, whose memory is not in the result\n" in result["printed"]
+    assert "answered (0, 16777216)\n" in result["printed"]
+    assert "starts a process, whose memory is counted apart\n" in result["printed"]
+    assert (result["measured"]["peakBytes"]["reserved"], result["measured"]["stubs"]) == (128 * MIB, [])
+    # The helper has a tensor of its own and a context; what it is given is the script's.
+    assert result["otherProcesses"] == [
+        {"gpu": 0, "processes": 1, "peakBytes": 564 * MIB, "togetherBytes": 692 * MIB, "upperBytes": 692 * MIB}
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
@@ -324,7 +330,30 @@ def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pyte
     told = "memtune: emulated GPU: a process that the script started read 3 values that no kernel has computed"
     said = [line for line in result["printed"].splitlines() if not line.startswith(told)]
     assert said[-3:] == ["own 2016 63 True"] * 2 + ["192"]
+    # One after the other; the script's own process never used the GPU.
+    assert [(each["gpu"], each["processes"]) for each in result["otherProcesses"]] == [(0, 3)]
+    assert {result["otherProcesses"][0][name] for name in ("peakBytes", "togetherBytes", "upperBytes")} == {2 * MIB}
     assert result["printed"].count(told) == 2
+
+
+def test_a_process_that_is_forked_says_what_it_read_and_its_parent_what_it_took(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom multiprocessing import get_context\n"
+        "torch.randn(3).norm().item()\n"
+        "def evaluate():\n    torch.randn(1 << 24, device='cuda').norm().item()  # by the fork\n"
+        "if __name__ == '__main__':\n    fork = get_context('fork').Process(target=evaluate)\n"
+        "    fork.start()\n    fork.join()\n    torch.randn(1 << 23, device='cuda').norm().item()\n"
+    )
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    line = 1 + next(place for place, text in enumerate(script.read_text().splitlines()) if "# by the fork" in text)
+    told = f"a process that the script started read 1 value that no kernel has computed ({script}:{line})"
+    assert result["printed"].count(told) == 1
+    # It ended before its parent used the GPU, and had a context then.
+    assert result["otherProcesses"] == [
+        {"gpu": 0, "processes": 1, "peakBytes": 566 * MIB, "togetherBytes": 66 * MIB, "upperBytes": 600 * MIB}
+    ]
 
 
 def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:

@@ -170,15 +170,18 @@ def test_each_ending_of_an_emulated_job_has_its_own_code(tmp_path: Path) -> None
     assert done.returncode == 6
     assert "out of memory after 0 steps" in done.stdout
     assert "CUDA out of memory. Tried to allocate 4.00 GiB." in done.stdout
-    # A process that the script starts has the values that the script has.
+    # A process that the script starts has the values that the script has, and memory of the same GPU.
     child = "import torch; assert int(torch.arange(64, device='cuda').sum()) == 2016"
     words = f"[sys.executable, '-c', {child!r}]"
     script.write_text(
-        f"import subprocess, sys, torch\nsubprocess.run({words}, check=True)\nraise RuntimeError('no data')\n"
+        "import subprocess, sys, torch\nkept = torch.ones(3, device='cuda')\n"
+        f"subprocess.run({words}, check=True)\nraise RuntimeError('no data')\n"
     )
     done = memtune("emulate", job)
     assert done.returncode == 1
     assert "RuntimeError: no data" in done.stdout
+    assert "Processes that it started (1) took up to 502 MiB of GPU 0" in done.stdout
+    assert "device     1,004 MiB" in done.stdout
     done = memtune("emulate", job, activated=False)
     assert done.returncode == 3
     (sentence,) = done.stderr.splitlines()

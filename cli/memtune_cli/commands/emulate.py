@@ -72,7 +72,7 @@ def _run_command(arguments: argparse.Namespace) -> int:
 
 
 def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
-    from memtune_cli.views.emulate_page import asked, caveats, estimated, gpus, size
+    from memtune_cli.views.emulate_page import NOTHING_KNOWN, asked, caveats, estimated, gpus, others, size
 
     gpu, measured = result["gpu"], result["measured"]
     alone = "one GPU" if result["gpus"] == 1 else f"{result['gpus']} GPUs"
@@ -83,7 +83,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield "  It had read values that no kernel has computed, which are listed below and may be the reason."
     yield from _untried(result["torch"]["version"])
     if measured is None:
-        yield "  Nothing is known of its memory: it ended before it used the GPU (on the CPU?), or could not tell."
+        yield from (f"  {line}" for line in (NOTHING_KNOWN, *others(result["otherProcesses"])))
         return
     yield ""
     yield screen.bold("Peaks")
@@ -96,6 +96,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
     yield asked(measured)
+    yield from others(result["otherProcesses"])
     yield from caveats(measured)
     torch = result["torch"]
     yield screen.dim(f"torch {torch['version']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, NCCL {torch['nccl']}")

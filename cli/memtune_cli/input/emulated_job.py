@@ -39,7 +39,7 @@ _FOUND = (
         "matrixProducts",
         "collectives",
     ),
-    *("stubs", "compilations", "values", "torch", "history"),
+    *("otherProcesses", "stubs", "compilations", "values", "torch", "history"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ _METRICS = ("allocated", "active", "reserved", "device")
 _LEAST_SHARE = 0.005
 _SITES_SHOWN = 10
 _READS_SHOWN = 5
+NOTHING_KNOWN = "Nothing is known of its memory: it ended before it used the GPU (on the CPU?), or could not tell."
 
 
 def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> list[str]:
@@ -39,7 +40,7 @@ def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> lis
 def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{screen.bold(result['plan'])}  {_ending(result)}"
     if result["peakBytes"] is None:
-        yield "  Nothing is known of its memory: it ended before it used the GPU (on the CPU?), or could not tell."
+        yield from (f"  {line}" for line in (NOTHING_KNOWN, *others(result["otherProcesses"] or ())))
         return
     unit = unit_of(result["peakBytes"]["device"])
     yield from _peaks(screen, unit, result)
@@ -55,7 +56,7 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     if result["largest"] and result["largest"]["largest"]:
         yield from _largest(screen, result["largest"])
     if result["values"] is not None:
-        yield from (f"  {line}" for line in caveats(result))
+        yield from (f"  {line}" for line in (*others(result["otherProcesses"]), *caveats(result)))
 
 
 def _ending(result: Mapping[str, Any]) -> str:
@@ -158,6 +159,15 @@ def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
         *(f"{each['name']} {size(each['bytes'] // share)}" for each in collectives),
     ]
     return f"Asked of the GPU{'' if steps is None else ' per step'}: {', '.join(parts)}"
+
+
+def others(processes: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    """What processes that the command started took."""
+    for each in processes:
+        own, together, upper = (size(each[f"{name}Bytes"]) for name in ("peak", "together", "upper"))
+        gpu, number = each["gpu"], each["processes"]
+        yield f"Processes that it started ({number}) took up to {own} of GPU {gpu}, with their contexts."
+        yield f"  All together took {together} at one time, and may take {upper} on a real GPU, beside what is outside."
 
 
 def caveats(measured: Mapping[str, Any]) -> Iterator[str]:

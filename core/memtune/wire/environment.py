@@ -77,6 +77,8 @@ ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
 EMULATED_CACHE = "MEMTUNE_EMULATED_CACHE"
 # From `memtune emulate` to the library that it preloads: the properties of the emulated GPU.
 EMULATED_GPU = "MEMTUNE_EMULATED_GPU"
+# The same: the table of what each process of the run takes of it.
+EMULATED_PROCESSES = "MEMTUNE_EMULATED_PROCESSES"
 # From `memtune emulate JOB.yaml` to the rank that it runs: where to write the emulation's result, and a snapshot.
 EMULATED_RESULT = "MEMTUNE_EMULATED_RESULT"
 EMULATED_SNAPSHOT = "MEMTUNE_EMULATED_SNAPSHOT"
@@ -103,7 +105,7 @@ FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_STEP, RESUME_SAMPLES)
 _INTERNAL = frozenset(
     {
         *(TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS),
-        *(EMULATED_CACHE, EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT, EMULATED_FORKS),
+        *(EMULATED_CACHE, EMULATED_GPU, EMULATED_PROCESSES, EMULATED_RESULT, EMULATED_SNAPSHOT, EMULATED_FORKS),
     }
 )
 # What a command may refer to as $(NAME). Each is set in every run, or empty.

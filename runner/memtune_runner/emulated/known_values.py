@@ -29,7 +29,7 @@ from memtune.units import counted
 
 TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
-_FLOATS, _INTEGERS = 1 << 20, 1 << 24
+MOST_FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
 _PLACES_SHOWN = 3
 _OURS = str(Path(__file__).parent.parent)
@@ -59,6 +59,10 @@ class Reads:
         while frame.f_back is not None and _is_library(frame.f_code.co_filename):
             frame = frame.f_back
         self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP, sizes] += 1
+
+    def clear(self) -> None:
+        """Forget what was read so far."""
+        self._times.clear()
 
     def report(self) -> list[dict[str, Any]]:
         """Return the places, most frequent first."""
@@ -176,7 +180,7 @@ class Values:
 
 def is_small(tensor: Any) -> bool:
     """Whether the CPU computes the tensor's values."""
-    return bool(tensor.numel() <= (_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _INTEGERS))
+    return bool(tensor.numel() <= (MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _INTEGERS))
 
 
 def on_host(tensor: Any) -> Any:

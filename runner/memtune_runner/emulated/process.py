@@ -10,13 +10,15 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 from memtune_runner.emulated.known_values import Values, words_of_reads
+from memtune_runner.emulated.ranks import MOST_GPUS
 from memtune_runner.rank.imports import ImportWatch
 
 # What has inductor capture CUDA graphs, or choose kernels by their times.
@@ -72,6 +74,7 @@ class Emulation:
         else:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following(stands_for_all))
+        util.register_after_fork(self, Emulation._forked)
 
     def inherit(self) -> None:
         """Have processes that are forked from now on be of this emulation."""
@@ -79,10 +82,18 @@ class Emulation:
         self._file_bytes = _status_bytes("RssFile")
 
     def end_child(self) -> None:
-        """End in a process that the script started, whose values are in no result."""
+        """End in a process that the script started; what it read and called is in no result."""
         self.active.close()
-        if reads := words_of_reads(self._values.report(), "a process that the script started"):
-            print(f"memtune: emulated GPU: {reads}", file=sys.stderr, flush=True)
+        for line in notes(self.measured(), "a process that the script started"):
+            print(f"memtune: emulated GPU: {line}", file=sys.stderr, flush=True)
+
+    def _forked(self) -> None:
+        """Begin in a process that `multiprocessing` has forked, which ends without Python's own exit handlers."""
+        self._values.reads.clear()
+        self._compilations = 0
+        for _, calls in _stubs(ctypes.CDLL(None)):
+            calls.value = 0
+        util.Finalize(None, self.end_child, exitpriority=0)
 
     def _host_peak_bytes(self) -> int:
         # A fork begins with the memory of its parent, but for pages of files, which it maps again as it needs them.
@@ -177,6 +188,33 @@ def used_gpus() -> dict[int, int]:
     return {gpu: peak for gpu in range(count.value) if (peak := library.emulated_used_peak(gpu))}
 
 
+def other_processes() -> list[dict[str, int]]:
+    """Return what other processes of the run have taken of each GPU of the node, with their contexts.
+
+    ``togetherBytes`` is the most that all had at one time, ``upperBytes`` what they would have if all peaks met.
+    """
+    library, sizes = ctypes.CDLL(None), (ctypes.c_uint64 * 3)()
+    places = [ctypes.byref(sizes, place * ctypes.sizeof(ctypes.c_uint64)) for place in range(len(sizes))]
+    found = []
+    for gpu in range(MOST_GPUS):
+        if processes := library.emulated_others(gpu, *places):
+            own, others, together = sizes
+            found.append(
+                {
+                    "gpu": gpu, "processes": processes, "peakBytes": others, "togetherBytes": together,
+                    "upperBytes": own + others,
+                }
+            )  # fmt: skip
+    return found
+
+
+def bytes_others_left(gpu: int) -> int:
+    """Return how much more other processes had at most of a GPU that this one uses than they have now."""
+    library = ctypes.CDLL(None)
+    library.emulated_others_left.restype = ctypes.c_uint64
+    return int(library.emulated_others_left(gpu))
+
+
 def resize(total_bytes: int) -> None:
     """Give the emulated GPUs another size from here on."""
     ctypes.CDLL(None).emulated_resize(ctypes.c_size_t(total_bytes))
@@ -198,14 +236,28 @@ def collectives(library: Any) -> Iterator[dict[str, Any]]:
         place += 1
 
 
+def notes(measured: Mapping[str, Any], reader: str = "the script") -> Iterator[str]:
+    """Say what makes the numbers of a process less certain."""
+    if reads := words_of_reads(measured["values"], reader):
+        yield reads
+    if measured["compilations"]:
+        yield "torch.compile found no Triton or no C compiler and compiled nothing, which may take other memory"
+    if measured["stubs"]:
+        names = ", ".join(each["name"] for each in measured["stubs"])
+        yield f"{reader} called functions that only pretended to succeed: {names}"
+
+
 def stub_calls(library: Any) -> Iterator[tuple[str, int]]:
     """Yield the functions that only pretended to succeed, and how often each was called."""
+    return ((name, calls.value) for name, calls in _stubs(library) if calls.value)
+
+
+def _stubs(library: Any) -> Iterator[tuple[str, ctypes.c_uint64]]:
     name_at, calls_at = (
         ctypes.addressof(ctypes.c_char.in_dll(library, name)) for name in ("emulated_stub_names", "emulated_stub_calls")
     )
     while name := ctypes.string_at(name_at):
-        if calls := ctypes.c_uint64.from_address(calls_at).value:
-            yield name.decode(), calls
+        yield name.decode(), ctypes.c_uint64.from_address(calls_at)
         name_at, calls_at = name_at + len(name) + 1, calls_at + ctypes.sizeof(ctypes.c_uint64)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from memtune.units import gib
 from memtune.wire import environment
 from memtune_runner.emulated import history
 from memtune_runner.emulated.history import Change
-from memtune_runner.emulated.known_values import words_of_reads
 from memtune_runner.emulated.phase_peaks import PhasePeaks
-from memtune_runner.emulated.process import Emulation, enter_children
+from memtune_runner.emulated.process import Emulation, enter_children, notes, other_processes
 from memtune_runner.rank.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class EmulatedRank:
         """Log how far an emulated run can be trusted."""
         if self._torch is None or self._peaks is None:
             return
-        measured = self._emulation.measured()
+        measured = {**self._emulation.measured(), "otherProcesses": other_processes()}
         if path := os.environ.get(environment.EMULATED_RESULT):
             phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
             result = {
@@ -75,10 +75,7 @@ class EmulatedRank:
 
 def _words(measured: Mapping[str, Any]) -> Iterator[str]:
     yield "memory was counted, no kernel ran, and what was saved is no trained model"
-    if reads := words_of_reads(measured["values"]):
-        yield reads
-    if measured["compilations"]:
-        yield "torch.compile found no Triton or no C compiler and compiled nothing, which may take other memory"
-    if measured["stubs"]:
-        names = ", ".join(each["name"] for each in measured["stubs"])
-        yield f"functions that only pretended to succeed were called: {names}"
+    for each in measured["otherProcesses"]:
+        taken = f"up to {gib(each['peakBytes'])} of GPU {each['gpu']}"
+        yield f"processes that the script started took {taken}, which is in the device's peak alone"
+    yield from notes(measured)

@@ -37,7 +37,7 @@ def install(ranks: int) -> None:
             advice = "" if is_helper else f"; if they are its ranks, give --ranks {nprocs}, and one stands for all"
             started = "a process" if nprocs == 1 else f"{nprocs} processes"
             print(
-                f"memtune: emulated GPU: the script starts {started}, whose memory is not in the result{advice}",
+                f"memtune: emulated GPU: the script starts {started}, whose memory is counted apart{advice}",
                 file=sys.stderr,
                 flush=True,
             )

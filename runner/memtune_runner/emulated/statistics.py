@@ -12,7 +12,7 @@ from memtune.units import gib
 from memtune_runner.device.statistics import CudaStatistics
 from memtune_runner.emulated.history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
-from memtune_runner.emulated.process import Emulation, resize
+from memtune_runner.emulated.process import Emulation, bytes_others_left, resize
 from memtune_runner.rank.memory_reading import Reading
 
 
@@ -34,11 +34,14 @@ class EmulatedStatistics(CudaStatistics):
         if reading is None:
             return None
         highest = self._peaks.since_last_call()
+        assert reading.non_torch_bytes is not None  # a share of an emulated GPU is a smaller one
         return replace(
             reading,
             peak_allocated_bytes=highest["allocated"],
             peak_active_bytes=highest["active"],
             peak_reserved_bytes=highest["reserved"],
+            # Processes that the script has started may have ended since the last reading.
+            non_torch_bytes=reading.non_torch_bytes + bytes_others_left(self._device),
             made_up_sizes=self._emulation.made_up_sizes,
         )
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtune_runner.emulated.known_values import (
+    MOST_FLOATS,
     Book,
     Known,
     Reads,
@@ -32,6 +33,8 @@ _EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _
 _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 # A CPU takes a hundredth of the time for them in single precision, in which a GPU adds up as well.
 _PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
+# Other operators are a library's, which may take minutes on the CPU for many integers, and ignore strides.
+_TORCHS = ("aten", "prims")
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
@@ -47,6 +50,10 @@ def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
     if type(values) is dict:
         return {name: _mapped(each, kinds, function) for name, each in values.items()}
     return values
+
+
+def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous() if 0 in tensor.stride() else tensor
 
 
 @cache
@@ -280,6 +287,9 @@ class ValueMode(TorchDispatchMode):
     ) -> bool:
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         is_true = self._are_true(inputs) and not is_random
+        is_torchs = func.namespace in _TORCHS
+        if not is_torchs and any(each.numel() > MOST_FLOATS for each in (*inputs, *written)):
+            return False
         if all(is_small(each) for each in (*inputs, *written)):
             if func.overloadpacket in _SLOW and not is_true:
                 return False
@@ -288,6 +298,8 @@ class ValueMode(TorchDispatchMode):
             self._materialize(inputs, written)
             state = torch.get_rng_state() if is_random else None
             args, kwargs = self._on_host(args), self._on_host(kwargs)
+            if not is_torchs:
+                args, kwargs = _mapped((args, kwargs), torch.Tensor, _unexpanded)
             if func.overloadpacket in _PRODUCTS and inputs[0].dtype is torch.float16 and "out" not in kwargs:
                 args = _mapped(args, torch.Tensor, torch.Tensor.float)
             result = func(*args, **kwargs)

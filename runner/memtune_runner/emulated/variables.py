@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from memtune.gpus.driver_overhead import outside_sizes
+from memtune.gpus.driver_overhead import CONTEXT_BYTES, outside_sizes
 from memtune.gpus.gpu import Chip, Gpu, chip_of, find
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
@@ -34,6 +34,8 @@ def variables(gpu: Gpu, ranks: int, gpus: int, torch: Installed) -> dict[str, st
     return {
         **_preloading(library),
         environment.EMULATED_GPU: gpu_variable(chip_of(gpu.name), gpu.usable_bytes, outside, gpus, torch),
+        # A file without a name, which lasts as long as this process.
+        environment.EMULATED_PROCESSES: f"/proc/{os.getpid()}/fd/{os.memfd_create('emulated-processes')}",
         # NCCL's watchdogs would wait for ranks that do not exist.
         "TORCH_NCCL_ENABLE_MONITORING": "0",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -47,7 +49,8 @@ def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, gpus: int, t
     cuda = [int(part) for part in torch.cuda.split(".")[:2]]
     cudnn, nccl = torch.cudnn, torch.nccl
     numbers = {
-        "total": usable_bytes, "outside": outside_bytes, "cuda": cuda[0] * 1000 + cuda[1] * 10,
+        "total": usable_bytes, "outside": outside_bytes, "context": int(CONTEXT_BYTES),
+        "cuda": cuda[0] * 1000 + cuda[1] * 10,
         "cublas": cuda[0] * 10000 + cuda[1] * 100, "cudnn": cudnn[0] * 10000 + cudnn[1] * 100 + cudnn[2],
         "nccl": nccl[0] * 10000 + nccl[1] * 100 + nccl[2], "major": chip.major, "minor": chip.minor,
         "sms": chip.multiprocessors, "threads_per_sm": chip.threads_per_multiprocessor,

@@ -14,7 +14,7 @@ from typing import Any
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.emulated import outcomes
-from memtune_runner.emulated.process import Emulation, enter_children, used_gpus
+from memtune_runner.emulated.process import Emulation, enter_children, other_processes, used_gpus
 from memtune_runner.rank.imports import ImportWatch
 
 _PEAKS = {
@@ -103,7 +103,11 @@ class Session:
 
     def tell(self, ending: dict[str, Any]) -> None:
         """Write the result for the parent process."""
-        told = {**ending, "measured": self._measured() if self._torch is not None else None}
+        told = {
+            **ending,
+            "measured": self._measured() if self._torch is not None else None,
+            "otherProcesses": other_processes(),
+        }
         Path(self._task["told"]).write_text(json.dumps(told), encoding="utf-8")
 
     def _measured(self) -> dict[str, Any] | None:

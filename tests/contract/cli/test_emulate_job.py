@@ -55,7 +55,7 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
         "hostPeakBytes": 2 * _GIB, "pinnedPeakBytes": 1 << 20, "kernelLaunches": 7000,
         "matrixProducts": {"calls": 2400, "flops": 2_463_900 * 10**9},
         "collectives": [{"name": "all-gather", "calls": 198, "bytes": 90 * _GIB}],
-        "stubs": [], "compilations": 0,
+        "otherProcesses": [], "stubs": [], "compilations": 0,
         "values": [{"file": "/home/me/train.py", "line": 30, "value": "made up", "sizes": False, "times": 3}],
         "torch": "2.13.0+cu130", "history": history,
     }  # fmt: skip
@@ -72,9 +72,10 @@ def told() -> tuple[Any, dict[str, Any]]:
     """Return the case and document of four runs with different outcomes."""
     empty = {"isWhole": True, "phase": "", "tensorBytes": 0, "largest": [], "step": None}
     oom = "OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB."
+    beside = {"gpu": 0, "processes": 2, "peakBytes": 3 * _GIB, "togetherBytes": 68 * _GIB, "upperBytes": 69 * _GIB}
     case = _case(Namespace(words=[JOB], gpu=None))
     results = [
-        result("bf16-z3-full-mb4x4-sdpa"),
+        result("bf16-z3-full-mb4x4-sdpa", otherProcesses=[beside]),
         result("bf16-z3-full-mb8x2-sdpa", outcome="outOfMemory", message=oom, exitCode=85, steps=0, history=empty),
         nothing("bf16-z3-none-mb2x8-sdpa", outcome="timeLimit", message="", exitCode=None),
         nothing("bf16-z3-none-mb1x16-sdpa", outcome="failed", message="FileNotFoundError: train.jsonl", exitCode=1),

@@ -26,13 +26,15 @@ class Emulation:
 
     def __init__(self) -> None:
         self.peak_gib = 8.0
+        self.others: list[dict[str, int]] = []
         self.words: list[str] = []
 
     def __call__(self, _: object, words: list[str], options: list[str]) -> tuple[dict[str, Any], BaselinePeak]:
         self.words = [*options, "--", *words]
         size = int(self.peak_gib * GIB)
         peaks = dict.fromkeys(("allocated", "active", "reserved"), size)
-        return {"outcome": "completed"}, BaselinePeak("h100-80gb", 1, "2.13.0", peaks, {"train.py, main: x": size})
+        result = {"outcome": "completed", "otherProcesses": self.others}
+        return result, BaselinePeak("h100-80gb", 1, "2.13.0", peaks, {"train.py, main: x": size})
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,20 @@ def test_a_limit_needs_no_baseline(pytester: pytest.Pytester, emulation: Emulati
     failed.assert_outcomes(failed=1)
     failed.stdout.fnmatch_lines(
         ["E*The reserved peak is 8.5 GiB, above the limit of 8.0 GiB.", "E*8.5 GiB  train.py, main: x"]
+    )
+
+
+def test_what_processes_of_the_command_took_beside_the_peak_is_told(
+    pytester: pytest.Pytester, emulation: Emulation
+) -> None:
+    emulation.others = [
+        {"gpu": 0, "processes": 1, "peakBytes": 3 * GIB, "togetherBytes": 11 * GIB, "upperBytes": 11 * GIB}
+    ]
+    pytester.makepyfile(test_memory=_TEST.format(options=", at_most='8 GiB'"))
+    passed = pytester.runpytest(*_PLUGIN)
+    passed.assert_outcomes(passed=1)
+    passed.stdout.fnmatch_lines(
+        ["test_memory.py::test_step: Processes that it started (1) took up to 3.00 GiB of GPU 0*"]
     )
 
 

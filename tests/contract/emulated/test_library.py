@@ -304,6 +304,102 @@ def _resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 
+@pytest.fixture
+def child(
+    library: Any, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of the same run, with 300 MiB of the GPU until it is told to end; a context takes 50 MiB."""
+    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};context={50 * MIB}")
+    library.emulated_configure()
+    (tmp_path / "processes").touch()
+    monkeypatch.setenv("MEMTUNE_EMULATED_PROCESSES", str(tmp_path / "processes"))
+    code = (
+        f"import ctypes; library = ctypes.CDLL({str(built)!r}); address = ctypes.c_void_p()\n"
+        f"assert library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t({300 * MIB})) == 0\nprint('took'); input()"
+    )
+    words = [sys.executable, "-uc", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "took\n"
+        yield process
+        process.kill()
+
+
+def test_processes_of_a_run_share_its_gpu_each_with_a_context(library: Any, child: subprocess.Popen[str]) -> None:
+    library.emulated_others_left.restype = ctypes.c_uint64
+    sizes = (ctypes.c_uint64 * 3)()
+    places = [ctypes.byref(sizes, 8 * place) for place in range(3)]
+    # One context is in what lies outside.
+    assert _free_bytes(library) == GIB - 400 * MIB
+    assert (library.emulated_others(0, *places), list(sizes)) == (1, [0, 300 * MIB, 300 * MIB])
+    assert _allocate(library, 200 * MIB)[0] == 0
+    assert _free_bytes(library) == GIB - 650 * MIB
+    assert _allocate(library, 400 * MIB)[0] == _OUT_OF_MEMORY
+    assert _running(library) == {os.getpid(): 300 * MIB, child.pid: 350 * MIB}
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    # Nobody has asked for its exit code, and its memory is free.
+    assert _free_bytes(library) == GIB - 300 * MIB
+    assert library.emulated_others_left(0) == 350 * MIB
+    assert _allocate(library, 400 * MIB)[0] == 0
+    assert (library.emulated_others(0, *places), list(sizes)) == (1, [600 * MIB, 350 * MIB, 600 * MIB])
+
+
+@pytest.mark.usefixtures("child")
+def test_a_process_that_finds_no_memory_has_a_context(library: Any) -> None:
+    assert _allocate(library, GIB)[0] == _OUT_OF_MEMORY
+    assert _free_bytes(library) == GIB - 450 * MIB
+    sizes = (ctypes.c_uint64 * 3)()
+    library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3)))
+    assert list(sizes) == [0, 350 * MIB, 350 * MIB]
+
+
+def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
+    library: Any, child: subprocess.Popen[str]
+) -> None:
+    library.emulated_others_left.restype = ctypes.c_uint64
+    child.communicate("end")
+    assert _allocate(library, 200 * MIB)[0] == 0
+    sizes = (ctypes.c_uint64 * 3)()
+    library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3)))
+    assert list(sizes) == [200 * MIB, 350 * MIB, 300 * MIB]
+    assert library.emulated_others_left(0) == 0
+
+
+def _running(library: Any) -> dict[int, int]:
+    class Process(ctypes.Structure):
+        _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)]
+
+    handle, count, found = ctypes.c_void_p(), ctypes.c_uint(1), (Process * 2)()
+    library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+    insufficient = 7
+    assert library.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), found) == insufficient
+    assert library.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), found) == 0
+    return {each.pid: each.used for each in found[: count.value]}
+
+
+def test_a_fork_has_nothing_of_its_parents_memory(library: Any) -> None:
+    _, address = _allocate(library, 200 * MIB)
+    if (child := os.fork()) == 0:
+        own = _free_bytes(library) == GIB - 100 * MIB and library.cudaFree(ctypes.c_void_p(address)) == 0
+        os._exit(0 if own and _used_peak(library, 0) == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert _free_bytes(library) == GIB - 300 * MIB
+
+
+def test_memory_of_another_process_is_not_taken_again(library: Any) -> None:
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 64)]
+
+    _, address = _allocate(library, 200 * MIB)
+    handle, opened = Handle(), ctypes.c_void_p()
+    assert library.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(address)) == 0
+    assert library.cudaIpcOpenMemHandle(ctypes.byref(opened), handle, 1) == 0
+    assert _free_bytes(library) == GIB - 300 * MIB
+    assert library.cudaIpcCloseMemHandle(opened) == 0
+    assert library.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(1)) != 0
+
+
 def test_virtual_memory_counts_when_it_is_made_and_not_when_it_is_reserved(library: Any) -> None:
     address, handle = ctypes.c_uint64(), ctypes.c_uint64()
     size = ctypes.c_size_t(64 * GIB)

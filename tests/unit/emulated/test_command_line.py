@@ -68,6 +68,9 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
         "ranks": 8, "rank": 5, "gpus": 8, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 5.0,
         "outsideBytes": {"context": 500 << 20, "nccl": 1 << 30},
         "torch": {"version": "2.13.0", "cuda": "13.0", "cudnn": "9.20.0", "nccl": "2.29.7"},
+        "otherProcesses": [
+            {"gpu": 5, "processes": 1, "peakBytes": 3 << 30, "togetherBytes": 14 << 30, "upperBytes": 15 << 30}
+        ],
         "measured": {
             "peakBytes": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30},
             "peakBytesByGpu": of_gpu,
@@ -77,16 +80,20 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
             "collectives": [{"name": "all-reduce", "calls": 3, "bytes": 6 << 30}],
         },
     }  # fmt: skip
-    shown = "\n".join(_page(Screen(100, colours=False, unicode=True), result))
+    screen = Screen(100, colours=False, unicode=True)
+    shown = "\n".join(_page(screen, result))
     assert "emulated, rank 5 of 8\n" in shown
     assert re.search(r"reserved +12\.00 GiB\n", shown)
     parts = r"context 500 MiB \(give or take 40%\), nccl 1\.00 GiB \(give or take 60%\)"
     assert re.search(rf"outside +1\.49 GiB  not emulated, an estimate: {parts}\n", shown)
     assert "Asked of the GPU: 0.773 TFLOP of matrix products, all-reduce 6.00 GiB\n" in shown
     assert "GPU  allocated" not in shown
+    assert "Processes that it started (1) took up to 3.00 GiB of GPU 5, with their contexts.\n" in shown
+    assert "All together took 14.00 GiB at one time, and may take 15.00 GiB on a real GPU" in shown
     of_gpu["6"] = {"allocated": 5 << 20, "active": 6 << 20, "reserved": 8 << 20}
-    shown = "\n".join(_page(Screen(100, colours=False, unicode=True), {**result, "ranks": 1}))
+    shown = "\n".join(_page(screen, {**result, "ranks": 1}))
     assert "emulated, 8 GPUs\n" in shown
+    assert "took up to 3.00 GiB of GPU 5" in "\n".join(_page(screen, {**result, "measured": None}))
     assert re.search(r"  GPU +allocated +active +reserved\n  5 +10.00 GiB .*\n  6 +5 MiB +6 MiB +8 MiB\n", shown)
 
 

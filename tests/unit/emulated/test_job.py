@@ -281,15 +281,19 @@ def test_the_log_says_what_an_emulated_run_is_worth() -> None:
         ],
         "compilations": 1,
         "stubs": [{"name": "cufftPlan1d", "calls": 2}],
+        "otherProcesses": [
+            {"gpu": 1, "processes": 2, "peakBytes": 3 * GIB, "togetherBytes": 5 * GIB, "upperBytes": 6 * GIB}
+        ],
     }
     said = " ".join(_words(measured))
     assert "no trained model" in said
     assert "read 2 values that no kernel has computed (a.py:3); memory may depend on them" in said
     assert "torch.compile" in said
-    assert "cufftPlan1d" in said
+    assert "the script called functions that only pretended to succeed: cufftPlan1d" in said
+    assert "processes that the script started took up to 3.0 GiB of GPU 1" in said
 
 
 def test_the_log_says_how_many_sizes_of_tensors_were_made_up() -> None:
     read = {"file": "a.py", "line": 3, "value": "made up", "sizes": True, "times": 2}
-    said = " ".join(_words({"values": [read], "compilations": 0, "stubs": []}))
+    said = " ".join(_words({"values": [read], "compilations": 0, "stubs": [], "otherProcesses": []}))
     assert "(a.py:3); 2 sizes of tensors came from them, so memory depends on them" in said

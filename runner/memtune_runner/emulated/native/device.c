@@ -24,7 +24,7 @@ __attribute__((constructor)) void emulated_configure(void) {
     seen_count = -1;
     if (!text) return;
     if (!strncmp(text, "name=", 5)) snprintf(gpu.name, sizeof gpu.name, "%.*s", (int)strcspn(text + 5, ";"), text + 5);
-    gpu.total = number(text, "total"), gpu.outside = number(text, "outside");
+    gpu.total = number(text, "total"), gpu.outside = number(text, "outside"), gpu.context = number(text, "context");
     gpu.major = number(text, "major"), gpu.minor = number(text, "minor"), gpu.sms = number(text, "sms");
     gpu.threads_per_sm = number(text, "threads_per_sm"), gpu.blocks_per_sm = number(text, "blocks_per_sm");
     gpu.shared_per_sm = number(text, "shared_per_sm"), gpu.shared_reserved = number(text, "shared_reserved");

@@ -3,6 +3,7 @@
 #include "emulated.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -57,6 +58,16 @@ int cuMemRelease(uint64_t handle) {
     device_release(piece->device, piece->size);
     free(piece);
     return SUCCESS;
+}
+/* To another process a piece goes as a file, and takes nothing there. */
+int cuMemExportToShareableHandle(void *shared, uint64_t handle, int type, uint64_t flags) {
+    enum { FILE_DESCRIPTOR = 1 };
+    (void)handle, (void)flags;
+    if (type != FILE_DESCRIPTOR) return INVALID_VALUE;
+    return (*(int *)shared = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0 ? OUT_OF_MEMORY : SUCCESS;
+}
+int cuMemImportFromShareableHandle(uint64_t *handle) {
+    return (*handle = (uint64_t)calloc(1, sizeof(struct piece))) ? SUCCESS : OUT_OF_MEMORY;
 }
 int cuMemMap(uint64_t address, size_t size, size_t offset, uint64_t handle, uint64_t flags) {
     return (void)address, (void)size, (void)offset, (void)handle, (void)flags, SUCCESS;

@@ -21,7 +21,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVAL
 
 struct gpu {
     char name[128];
-    size_t total, outside;
+    size_t total, outside, context; /* outside has one context in it */
     int major, minor, sms, warp, threads_per_sm, blocks_per_sm, registers_per_sm, l2;
     int shared_per_block, shared_per_block_optin, shared_per_sm, shared_reserved;
     int cudnn, nccl, cublas, cuda;
@@ -44,8 +44,12 @@ void *address_reserve(size_t size, size_t alignment);
 int address_free(void *address);
 int is_device(const void *address);
 int device_of(const void *address);
+
+/* processes.c; GPUs by their numbers on the node */
+int process_take(int index, size_t size);
+void process_give(int index, size_t size);
 size_t gpu_free_bytes(int index);
-size_t gpu_used_bytes(int index);
+int next_user(int index, int place, int *pid, size_t *used);
 
 /* nvml.c */
 enum { UUID_SIZE = 48 };

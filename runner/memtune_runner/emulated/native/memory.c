@@ -22,9 +22,6 @@ enum { MANAGED = 2 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
 static size_t count, capacity;
-static struct {
-    size_t used, peak;
-} accounts[MOST_GPUS];
 static size_t pinned, pinned_peak;
 static __thread int last_error;
 
@@ -78,29 +75,12 @@ int cudaGetLastError(void) {
 
 int cudaPeekAtLastError(void) { return last_error; }
 
-size_t gpu_used_bytes(int index) { return accounts[index].used; }
-
-size_t gpu_free_bytes(int index) {
-    size_t taken = accounts[index].used + gpu.outside;
-    return taken < gpu.total ? gpu.total - taken : 0;
-}
-
 /* Takes memory of a GPU; it has to be given back with the same size. */
 int device_reserve(int device, size_t size) {
-    if (!is_gpu(device)) return INVALID_DEVICE;
-    int index = gpu_of(device);
-    pthread_mutex_lock(&lock);
-    int fits = size <= gpu_free_bytes(index);
-    if (fits && (accounts[index].used += size) > accounts[index].peak) accounts[index].peak = accounts[index].used;
-    pthread_mutex_unlock(&lock);
-    return fits ? SUCCESS : OUT_OF_MEMORY;
+    return is_gpu(device) ? process_take(gpu_of(device), size) : INVALID_DEVICE;
 }
 
-void device_release(int device, size_t size) {
-    pthread_mutex_lock(&lock);
-    accounts[gpu_of(device)].used -= size;
-    pthread_mutex_unlock(&lock);
-}
+void device_release(int device, size_t size) { process_give(gpu_of(device), size); }
 
 /* Addresses of the device. The kernel gives them pages only where a small copy touches them. */
 void *address_reserve(size_t size, size_t alignment) {
@@ -196,6 +176,23 @@ int cudaFreeAsync(void *address, void *stream) {
 
 int ncclMemAlloc(void **address, size_t size) { return cudaMalloc(address, size); }
 int ncclMemFree(void *address) { return cudaFree(address); }
+
+/* Memory of another process, which has taken it: here it is addresses, and nobody knows what is there. */
+struct ipc_handle {
+    size_t size;
+    char rest[56];
+};
+int cudaIpcGetMemHandle(struct ipc_handle *handle, void *address) {
+    pthread_mutex_lock(&lock);
+    struct range *range = find(address);
+    *handle = (struct ipc_handle){.size = range ? range->size : 0};
+    pthread_mutex_unlock(&lock);
+    return handle->size ? SUCCESS : fail(INVALID_VALUE);
+}
+int cudaIpcOpenMemHandle(void **address, struct ipc_handle handle, unsigned flags) {
+    return (void)flags, (*address = address_reserve(handle.size, PAGE)) ? SUCCESS : fail(OUT_OF_MEMORY);
+}
+int cudaIpcCloseMemHandle(void *address) { return address_free(address); }
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     if (!is_gpu(current_device())) return fail(NO_DEVICE);
@@ -338,5 +335,4 @@ void emulated_resize(size_t total) {
 }
 
 /* What the report asks for. */
-size_t emulated_used_peak(int device) { return accounts[gpu_of(device)].peak; }
 size_t emulated_pinned_peak(void) { return pinned_peak; }

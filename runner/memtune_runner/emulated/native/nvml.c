@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, UUID_END = 'd' };
 
@@ -90,15 +89,16 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *temperature) {
     return (void)device, (void)sensor, (void)temperature, NOT_SUPPORTED;
 }
 
-/* torch asks who holds memory when it has run out of it. */
+/* torch asks who holds memory when it has run out of it, by the first version of the structure. */
 struct running_process {
-    unsigned pid;
-    unsigned long long used;
-    unsigned instance, slice;
+    int pid;
+    size_t used;
 };
 int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct running_process *processes) {
-    if (*count < 1) return *count = 1, INSUFFICIENT_SIZE;
-    *count = 1;
-    *processes = (struct running_process){.pid = getpid(), .used = gpu_used_bytes(index_of(device)) + gpu.outside};
-    return SUCCESS;
+    unsigned room = *count;
+    struct running_process each = {0};
+    *count = 0;
+    for (int place = 0; (place = next_user(index_of(device), place, &each.pid, &each.used));)
+        if ((*count)++ < room) processes[*count - 1] = each;
+    return *count <= room ? SUCCESS : INSUFFICIENT_SIZE;
 }

@@ -69,6 +69,8 @@ int cudaEventRecord(void *event, void *stream) {
 int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
     return (void)flags, cudaEventRecord(event, stream);
 }
+int cudaIpcGetEventHandle(void *handle, void *event) { return (void)handle, (void)event, SUCCESS; }
+int cudaIpcOpenEventHandle(void **event) { return cudaEventCreate(event); }
 int cudaEventQuery(void *event) { return (void)event, SUCCESS; }
 int cudaEventSynchronize(void *event) { return (void)event, SUCCESS; }
 int cudaEventElapsedTime(float *milliseconds, void *start, void *end) {
