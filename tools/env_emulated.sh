@@ -19,9 +19,9 @@ step() { echo "env-emulated: $*"; }
 step "making .venv-emulated: a minute or two, about 1.2 GB"
 rm -rf .venv-emulated
 .venv/bin/python -m venv --without-pip .venv-emulated
-# Three equal signs: no CPU build of the same version will do. Liger's kernels are Triton's, which no CPU build has.
+# Three equal signs: no CPU build of the same version will do. Tests train with Liger, whose kernels are Triton's.
 .venv/bin/python -m pip --disable-pip-version-check --python .venv-emulated/bin/python \
-    install --quiet --no-deps --requirement tools/torch-cuda.lock liger-kernel==0.8.5
+    install --quiet --no-deps --requirement tools/torch-cuda.lock
 packages() { "$1"/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 # Everything else comes from .venv, behind what lies here.
 echo "import site; site.addsitedir('$(packages .venv)')" >"$(packages .venv-emulated)/locked.pth"
