@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 
 import emulated_gpu
-from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, parent
+from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, TRACING, parent
 
 _START = Path(__file__).parent / "programs" / "warm_start.py"
 LIBRARIES = (
@@ -94,7 +94,7 @@ def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path
 
 def tracing_python() -> str:
     """The `python` of an environment that forks what traces a model."""
-    return str(warm_environment(("torch", "memtune_runner.tracing")) / "bin" / "python")
+    return str(warm_environment(TRACING) / "bin" / "python")
 
 
 def training_python() -> str:

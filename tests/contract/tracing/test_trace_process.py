@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from warm_pythons import WarmPython
+from warm_pythons import TRACING, WarmPython
 
 from memtune.wire import environment
 from memtune.wire.trace_message import unpack
@@ -41,7 +41,7 @@ def ended_warm(factory: str, folder: Path, *words: str) -> tuple[int, str, str]:
     # The folder is on its path as the working directory; in the variable it would ask for a warm Python of its own.
     variables["PYTHONPATH"] = os.pathsep.join([str(PROGRAMS), *sys.path])
     with tempfile.TemporaryFile() as errors:
-        process = WarmPython(command[1:], variables, ("torch", "memtune_runner.tracing"), None, errors, folder)
+        process = WarmPython(command[1:], variables, TRACING, None, errors, folder)
         try:
             output, _ = process.communicate(300)
         finally:
