@@ -98,8 +98,8 @@ def tracing_python() -> str:
 
 
 def training_python() -> str:
-    """The `python` of an environment that forks the built-in trainer."""
-    return str(warm_environment(("torch._dynamo",)) / "bin" / "python")
+    """The `python` that forks the built-in trainer: the same one, so that torch is imported once for both."""
+    return tracing_python()
 
 
 def _copy_program(program: Path, python: Path) -> None:
