@@ -7,6 +7,7 @@ promises are checked.
 from __future__ import annotations
 
 import json
+import marshal
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -114,6 +115,9 @@ class Pod:
         )
 
 
+_Asked = tuple[Job, Observed, float, Search]
+
+
 @dataclass
 class SimulatedCluster:
     """The world of one job. ``factor`` is truth over prediction, ``usable_bytes`` a GPU's memory.
@@ -153,6 +157,7 @@ class SimulatedCluster:
     watched: dict[tuple[str, int], Pod] = field(default_factory=dict)
     seen_going: dict[tuple[str, int], float] = field(default_factory=dict)
     search: Search = most_promising
+    _last: tuple[_Asked, Decision, dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         dumped = self.job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
@@ -171,7 +176,7 @@ class SimulatedCluster:
             runs.setdefault(record["name"], [])
         self._watch()
         return Observed(
-            status=json.loads(json.dumps(self.status)),
+            status=marshal.loads(marshal.dumps(self.status)),
             runs={name: RunObservation(tuple(pods), refusal=self.refusal) for name, pods in runs.items()},
             owned=tuple(Owned("Service", name, uid, name) for name, uid in self.services.items()),
             nodes=self.nodes,
@@ -200,9 +205,15 @@ class SimulatedCluster:
         """Replace the status unless somebody else did since it was read."""
         if version != self.version:
             return False
-        self.status = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self.status = self._written(decision)
         self.version += 1
         return True
+
+    def _written(self, decision: Decision) -> dict[str, Any]:
+        """The status of a decision, as the API server stores it."""
+        if self._last and self._last[1] is decision:
+            return self._last[2]
+        return decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     def post(self, run: Run | TraceRun) -> None:
         """Create what is missing of a run, unless it is rejected."""
@@ -250,13 +261,11 @@ class SimulatedCluster:
 
     def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
         """Run one turn of the operator: observe, decide, write, act. It crashes after ``cut`` of these actions."""
-        observed, version = self.observe(), self.version
-        decision = decide(self.job, observed, self.now + self.skew, self.search)
+        decision, version = self._decided(), self.version
         self.wake_after = decision.wake_after_seconds
-        written = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
         if cut == 0:
             return decision
-        if written != self.status:
+        if self._written(decision) != self.status:
             self.version += 1 if conflict else 0
             if not self.write(decision, version):
                 return decision
@@ -272,6 +281,14 @@ class SimulatedCluster:
             action()
         self.is_deleted = self.is_deleted or decision.delete_job
         return decision
+
+    def _decided(self) -> Decision:
+        """Decide, unless nothing has changed since the last decision: equal snapshots give equal decisions."""
+        asked = self.job, self.observe(), self.now + self.skew, self.search
+        if self._last is None or self._last[0] != asked:
+            decision = decide(*asked)
+            self._last = asked, decision, self._written(decision)
+        return self._last[1]
 
     def reconcile(self) -> None:
         """Run turns of the operator until nothing changes any more."""

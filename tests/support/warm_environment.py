@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 
 import emulated_gpu
-from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, parent
+from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, TRACING, parent
 
 _START = Path(__file__).parent / "programs" / "warm_start.py"
 LIBRARIES = (
@@ -94,12 +94,12 @@ def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path
 
 def tracing_python() -> str:
     """The `python` of an environment that forks what traces a model."""
-    return str(warm_environment(("torch", "memtune_runner.tracing")) / "bin" / "python")
+    return str(warm_environment(TRACING) / "bin" / "python")
 
 
 def training_python() -> str:
-    """The `python` of an environment that forks the built-in trainer."""
-    return str(warm_environment(("torch._dynamo",)) / "bin" / "python")
+    """The `python` that forks the built-in trainer: the same one, so that torch is imported once for both."""
+    return tracing_python()
 
 
 def _copy_program(program: Path, python: Path) -> None:

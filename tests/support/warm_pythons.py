@@ -34,6 +34,8 @@ LIBRARIES = (
     "deepspeed",
     *DEEPSPEED_LATER,
 )
+# What traces a model; fake tensors import torch's compiler, which takes longer than many a trace.
+TRACING = ("torch", "torch._dynamo", "memtune_runner.tracing")
 # What Python, its loader and libraries read as they are imported, by the beginnings of the names.
 _READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "DS_")
 

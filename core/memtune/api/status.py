@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -415,12 +416,14 @@ def story(text: str) -> str:
     return line(text, STORY)
 
 
+@lru_cache(1024)
 def to_text(seconds: float) -> str:
     """RFC 3339 in whole seconds, as metav1.Time."""
     bounded = int(min(max(seconds, 0.0), _LATEST)) if seconds == seconds else 0
     return datetime.fromtimestamp(bounded, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@lru_cache(1024)
 def to_seconds(text: str | None) -> float | None:
     """Seconds since the epoch; None if the text is not a time."""
     try:

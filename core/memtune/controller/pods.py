@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 
 from memtune.api.job import Job
 from memtune.api.status import AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status, to_seconds
@@ -155,10 +154,13 @@ class ExpectedRuns(Mapping[str, RunObservation]):
 
     def __init__(self, job: Job, status: Status, observed: Observed, now: float) -> None:
         self._records = {record.name: record for record in _records(status)}
-        self._with_pods = cache(lambda name: _with_pods(job, self._records[name], observed, now))
+        self._job, self._observed, self._now = job, observed, now
+        self._found: dict[str, RunObservation] = {}
 
     def __getitem__(self, name: str) -> RunObservation:
-        return self._with_pods(name)
+        if name not in self._found:
+            self._found[name] = _with_pods(self._job, self._records[name], self._observed, self._now)
+        return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)

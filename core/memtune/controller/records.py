@@ -60,7 +60,7 @@ def is_over(status: Status) -> bool:
 
 def ended_as(record: RecordStatus, *verdicts: Verdict) -> bool:
     """Whether the run ended with one of these verdicts."""
-    return record.verdict is not None and Verdict(record.verdict) in verdicts
+    return record.verdict in verdicts
 
 
 def plan_of(record: RunStatus) -> Plan:

@@ -143,8 +143,10 @@ def _rank(conclusion: Conclusion) -> tuple[int, int]:
 
 
 def _look_up(table: tuple[_Row, ...], pod: PodObservation) -> Conclusion | None:
-    matches = ((row.verdict, row.tell(pod)) for row in table)
-    return next((Conclusion(verdict, pod.index, why) for verdict, why in matches if why is not None), None)
+    for verdict, tell in table:
+        if (why := tell(pod)) is not None:
+            return Conclusion(verdict, pod.index, why)
+    return None
 
 
 def _has_ended(pod: PodObservation) -> bool:

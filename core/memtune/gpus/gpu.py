@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -238,6 +239,7 @@ def _on_pcie(gpu: Gpu) -> Gpu:
     return replace(gpu, link_bytes_per_second=slowest)
 
 
+@lru_cache(256)
 def nearest(usable_bytes: int) -> Gpu:
     """A guess: the GPU of the table with the nearest memory. Those without bf16 are too old to guess."""
     candidates = [gpu for gpu in GPUS.values() if gpu.bf16_flops]

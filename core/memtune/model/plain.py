@@ -26,16 +26,16 @@ _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
     "str": lambda facts, key, _: facts.text(key),
 }
 _NESTED = {"experts": Experts, "image": Image, "module_names": ModuleNames}
+_KNOWN = {camel(field.name) for field in fields(Architecture) if field.name not in _UNWRITTEN} | {"norm"}
+_PLAIN = [field for field in fields(Architecture) if field.name not in {*_SPECIAL, *_NESTED, *_UNWRITTEN}]
 
 
 def from_facts(given: dict[str, Any], where: str = "architecture") -> Architecture:
     """The architecture of plain camelCase facts."""
     facts = Facts(given, where)
-    known = {camel(field.name) for field in fields(Architecture) if field.name not in _UNWRITTEN}
-    _refuse_unknown(facts, known | {"norm"})
+    _refuse_unknown(facts, _KNOWN)
     values = {name: _nested(kind, facts.nested(camel(name))) for name, kind in _NESTED.items() if camel(name) in facts}
-    plain = [field for field in fields(Architecture) if field.name not in {*_SPECIAL, *_NESTED, *_UNWRITTEN}]
-    values.update(_typed(facts, plain))
+    values.update(_typed(facts, _PLAIN))
     values.update(_words(facts))
     values.update(_shape(facts, values["kind"], values.get("experts")))
     return _checked(Architecture(**values), facts)

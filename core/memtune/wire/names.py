@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 
 from memtune.plans.plan import Plan
@@ -14,6 +15,7 @@ HASH_CHARACTERS = 8
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
+@lru_cache(1024)
 def job_stem(job_name: str) -> str:
     """The prefix of all names that a job owns: its own name, or a part of it and a hash."""
     if _DNS_1035.fullmatch(job_name) and len(job_name) <= LONGEST_STEM:

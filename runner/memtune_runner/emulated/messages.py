@@ -12,13 +12,15 @@ import ctypes
 import operator
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial, reduce
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
+
+from memtune_runner.rank.tensors import tensors_of
 
 _distributed: Any = torch.distributed  # of which some builds have nothing
 # Of each tensor, the most bytes that are sent: as many as the emulated GPU copies, and few of floating-point numbers.
@@ -148,8 +150,8 @@ class Messages:
         if kind is None or group is None:
             return None
         rank, size = group.rank(), group.size()
-        inputs = list(tensors_of(next((named[each] for each in _INPUTS if each in named), ())))
-        outputs = list(tensors_of(next((named[each] for each in _OUTPUTS if each in named), results)))
+        inputs = tensors_of(next((named[each] for each in _INPUTS if each in named), ()))
+        outputs = tensors_of(next((named[each] for each in _OUTPUTS if each in named), results))
         root = next((named[each] for each in _ROOTS if each in named), 0)
         senders = [root] if kind.from_root else list(range(size))
         receivers = [root] if kind.to_root else list(range(size))
@@ -202,18 +204,6 @@ class _Exchange:
 
     def _readers(self) -> list[int]:
         return [each for each in self._receivers if self._senders != [each]]
-
-
-def tensors_of(values: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of an operator's arguments or results, which are plain containers: torch's pytree takes longer
-    than many an operator."""
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, (tuple, list)):
-        for each in values:
-            yield from tensors_of(each)
-    elif isinstance(values, dict):
-        yield from tensors_of(list(values.values()))
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:

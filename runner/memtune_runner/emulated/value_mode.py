@@ -21,7 +21,8 @@ from memtune_runner.emulated.known_values import (
     on_host,
     uniform_result,
 )
-from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of, tensors_of
+from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of
+from memtune_runner.rank.tensors import tensors_of
 
 _aten = torch.ops.aten
 # Their output's shape depends on values; on a GPU without values it would be arbitrary.
@@ -93,7 +94,7 @@ class ValueMode(TorchDispatchMode):
         if packet in _INDEXING:
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
-        outputs = list(tensors_of(result))
+        outputs = tensors_of(result)
         if any(each.is_cuda for each in (*inputs, *outputs)):
             self._follow(func, args, kwargs, inputs, outputs)
         elif self._messages.are_alike(func, args, kwargs):

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_iter
 
 from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.units import GIB, KIB, MIB
+from memtune_runner.rank.tensors import tensors_of
 from memtune_runner.virtual import attention as virtual_attention
 
 _STATISTICS = ("allocated_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes", "reserved_bytes")
@@ -90,9 +90,8 @@ class VirtualGpu(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented  # DTensor and others unwrap first; their plain tensors arrive here later
         result = func(*args, **(kwargs or {}))
-        for each in tree_iter((args, kwargs, result)):
-            if isinstance(each, torch.Tensor):
-                self._see(each)
+        for each in tensors_of((args, kwargs, result)):
+            self._see(each)
         return result
 
     def step_ended(self) -> None:
@@ -135,13 +134,14 @@ class VirtualGpu(TorchDispatchMode):
             for part in _parts(tensor):
                 self._see(part)
             return
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             return
         storage = tensor.untyped_storage()
-        if storage.device.type != "cpu":
-            return  # a fake tensor, which claims to be on the CPU but has no memory
-        self._forget_dead()
+        if self._dead:
+            self._forget_dead()
         entry = self._entries.get(storage._cdata)
+        if entry is None and storage.device.type != "cpu":
+            return  # a fake tensor, which claims to be on the CPU but has no memory
         size_bytes = storage.nbytes()
         if entry is None:
             self._track(storage, size_bytes)

@@ -1,7 +1,7 @@
 """The trace process, whatever the user's code does in it: one sentence, within limits of time and memory.
 
 Most are forked from a Python that has imported torch, which takes longer than what is tried. Those stay new that try
-what the process does before, or how it is started: on a volume, below a limit of the machine's, quiet, asked to end.
+what the process does before: on a volume, and quiet.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
-from warm_pythons import WarmPython
+from warm_pythons import TRACING, WarmPython
 
 from memtune.wire import environment
 from memtune.wire.trace_message import unpack
@@ -35,13 +37,20 @@ def call(factory: str, folder: Path, *words: str) -> tuple[list[str], dict[str, 
     return command, os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(PROGRAMS), *sys.path])}
 
 
-def ended_warm(factory: str, folder: Path, *words: str) -> tuple[int, str, str]:
-    """Trace a factory in a process that has torch already; return its exit code, its output and its errors."""
-    command, variables = call(factory, folder, *words)
+def warm(command: Sequence[str], folder: Path, errors: IO[bytes] | None = None) -> WarmPython:
+    """Start a command that traces in a process that has torch already."""
     # The folder is on its path as the working directory; in the variable it would ask for a warm Python of its own.
-    variables["PYTHONPATH"] = os.pathsep.join([str(PROGRAMS), *sys.path])
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(PROGRAMS), *sys.path])}
+    return WarmPython(command[1:], variables, TRACING, None, errors, folder)
+
+
+def ended_warm(factory: str, folder: Path, *words: str, program: Path | None = None) -> tuple[int, str, str]:
+    """Trace a factory, by a program of the test's if there is one; return the exit code, the output and the errors."""
+    command, _ = call(factory, folder, *words)
+    if program:
+        command[1:3] = [str(program)]
     with tempfile.TemporaryFile() as errors:
-        process = WarmPython(command[1:], variables, ("torch", "memtune_runner.tracing"), None, errors, folder)
+        process = warm(command, folder, errors)
         try:
             output, _ = process.communicate(300)
         finally:
@@ -215,17 +224,6 @@ def test_a_process_that_answers_nothing_is_ended(tmp_path: Path) -> None:
     assert told.startswith("tracing took longer than it may, 8 s, while the factory was called")
 
 
-def traced(factory: str, folder: Path, started_by: Sequence[str]) -> str:
-    """Return what a new trace process prints for a factory that it must accept."""
-    command, variables = call(factory, folder, "--numerics", "full", "--output", "trace.json")
-    ended = subprocess.run(
-        [*started_by, *command], check=True, capture_output=True, text=True, cwd=folder, env=variables, timeout=300
-    )
-    assert ended.stdout == ""
-    assert (folder / "trace.json").exists()
-    return ended.stderr
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -248,8 +246,14 @@ def test_what_a_factory_leaves_behind_keeps_no_trace_from_its_end(line: str, tmp
 
 
 def test_a_machine_that_allows_less_memory_than_the_trace_may_take_keeps_its_own_limit(tmp_path: Path) -> None:
-    below = ["sh", "-c", 'ulimit -d 3145728; exec "$@"', "sh"]
-    assert traced("factories:plain", tmp_path, below) == ""
+    below = tmp_path / "below.py"
+    below.write_text(
+        "import resource, runpy\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))\n"
+        "runpy.run_module('memtune_runner', run_name='__main__', alter_sys=True)\n"
+    )
+    assert ended_warm("factories:plain", tmp_path, "--numerics", "full", program=below) == (0, "", "")
+    assert (tmp_path / "trace.json").exists()
 
 
 def test_what_must_not_be_printed_is_not(tmp_path: Path) -> None:
@@ -260,13 +264,16 @@ def test_what_must_not_be_printed_is_not(tmp_path: Path) -> None:
 def test_nothing_is_left_of_what_traces_when_it_is_asked_to_end(tmp_path: Path) -> None:
     started = tmp_path / "started"
     line = f"subprocess.Popen(['sleep', '1000'], start_new_session=True); open({str(started)!r}, 'w'); time.sleep(99)"
-    command, variables = call(factory_of(line, tmp_path), tmp_path)
-    with subprocess.Popen(command, env=variables) as process:
+    command, _ = call(factory_of(line, tmp_path), tmp_path)
+    process = warm(command, tmp_path)
+    try:
         while not started.exists():
-            assert process.poll() is None
-            time.sleep(0.1)
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"it ended with {process.wait(0.1)}")
         left = descendants(process.pid)
         assert len(left) == 2
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
     assert not [each for each in left if Path(f"/proc/{each}").exists()]

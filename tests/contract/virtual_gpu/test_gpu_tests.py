@@ -47,7 +47,7 @@ def test_the_counters_follow() -> None:
 
 
 def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None:
-    expandable_segments_fragment_less(Place(runner, tmp_path), Device.VIRTUAL)
+    expandable_segments_fragment_less(Place(runner, tmp_path), Device.VIRTUAL, training_python())
 
 
 def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
