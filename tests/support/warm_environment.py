@@ -8,7 +8,7 @@ up to where the runner takes its place.
 from __future__ import annotations
 
 import atexit
-import json
+import marshal
 import os
 import shutil
 import socket
@@ -57,7 +57,7 @@ def warm_emulated() -> Path:
 
 
 def _on_emulated(message: bytes) -> socket.socket:
-    told: Mapping[str, str] = json.loads(message)["environment"]
+    told: Mapping[str, str] = marshal.loads(message)["environment"]
     read = {name: told[name] for name in told if name.startswith(_READ_ON_EMULATED) and name not in _READ_LATER}
     # Libraries that ask for the GPU as they are imported do not begin to use it, which would be the end of forks. The
     # threads are what the emulation sets before a script imports torch's compiler.
