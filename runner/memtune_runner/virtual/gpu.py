@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
-from torch.utils._pytree import tree_iter
 
 from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.units import GIB, KIB, MIB
@@ -90,9 +89,7 @@ class VirtualGpu(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented  # DTensor and others unwrap first; their plain tensors arrive here later
         result = func(*args, **(kwargs or {}))
-        for each in tree_iter((args, kwargs, result)):
-            if isinstance(each, torch.Tensor):
-                self._see(each)
+        self._see_all((args, kwargs, result))
         return result
 
     def step_ended(self) -> None:
@@ -130,24 +127,32 @@ class VirtualGpu(TorchDispatchMode):
         self._forget_dead()
         self._allocator.empty_cache()
 
+    def _see_all(self, values: Iterable[Any]) -> None:
+        # Of what an operator takes and returns, only these hold tensors; torch's own walk takes three times as long.
+        for each in values:
+            if isinstance(each, torch.Tensor):
+                self._see(each)
+            elif isinstance(each, list | tuple):
+                self._see_all(each)
+            elif isinstance(each, dict):
+                self._see_all(each.values())
+
     def _see(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:
             for part in _parts(tensor):
                 self._see(part)
             return
-        if tensor.device.type != "cpu":
-            return
         storage = tensor.untyped_storage()
-        if storage.device.type != "cpu":
-            return  # a fake tensor, which claims to be on the CPU but has no memory
-        self._forget_dead()
-        entry = self._entries.get(storage._cdata)
-        size_bytes = storage.nbytes()
-        if entry is None:
+        if self._dead:
+            self._forget_dead()
+        entry, size_bytes = self._entries.get(storage._cdata), storage.nbytes()
+        if entry is not None:
+            if entry.size_bytes != size_bytes:
+                self._track(storage, size_bytes)
+                self._allocator.free(entry.handle)
+        # The storage of a fake tensor, which claims to be on the CPU, is not.
+        elif tensor.device.type == storage.device.type == "cpu":
             self._track(storage, size_bytes)
-        elif entry.size_bytes != size_bytes:
-            self._track(storage, size_bytes)
-            self._allocator.free(entry.handle)
 
     def _track(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
         key, dead = storage._cdata, self._dead
