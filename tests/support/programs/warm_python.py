@@ -39,14 +39,14 @@ _COPIED_FROM = (
     "safetensors.torch",
 )
 _OWN = ("memtune", "memtune_runner", "memtune_operator", "memtune_cli")
-# What nearly each child imports of these, and the library that this needs.
-_NEEDED = {
-    "memtune_runner.launch.main": "sys",
-    "memtune_runner.worker": "torch",
-    "memtune_runner.watch.hooks": "torch",
-    "memtune_runner.watch.watch": "torch",
-    "memtune_runner.virtual.gpu": "torch",
-}
+# What nearly each child imports of these: a launcher, and a rank.
+_OF_LAUNCHER = ("memtune_runner.launch.main",)
+_OF_RANK = (
+    "memtune_runner.worker",
+    "memtune_runner.watch.hooks",
+    "memtune_runner.watch.watch",
+    "memtune_runner.virtual.gpu",
+)
 _there_before: dict[str, set[str]] = {}
 # By module and function: where other modules have a copy of it.
 _copies: dict[tuple[str, str], list[tuple[ModuleType, str]]] = {}
@@ -171,10 +171,9 @@ def _import_own(homes: list[str]) -> None:
         del sys.modules[name]
     before, sys.path[:] = sys.path[:], [*homes, *sys.path]
     gc.disable()
-    for name, library in _NEEDED.items():
-        if library in sys.modules:
-            with suppress(Exception):  # a child that needs it will tell
-                importlib.import_module(name)
+    for name in (*_OF_LAUNCHER, *_OF_RANK) if "torch" in sys.modules else _OF_LAUNCHER:
+        with suppress(Exception):  # a child that needs it will tell
+            importlib.import_module(name)
     sys.path[:] = before
     gc.freeze()
     gc.enable()

@@ -1,8 +1,8 @@
-"""The `python` of a warm environment: forks a rank, what `memtune emulate` runs, what traces a model or converts a
-checkpoint, and the parts of a GPU day, from the Python that has imported libraries, and starts all else anew.
+"""The `python` of a warm environment: forks a launcher, a rank, what `memtune emulate` runs, what traces a model or
+converts a checkpoint, and the parts of a GPU day, from a Python that has imported libraries, and starts all else anew.
 
-Runs without site-packages, and imports only modules in C, which halves its time; the directory above has the socket and
-the path of the real Python.
+Runs without site-packages, and imports only what is built in, which halves its time; the directory above has the socket
+and the path of the real Python.
 """
 
 import _signal  # type: ignore[import-not-found]  # it has no types
@@ -20,6 +20,7 @@ _SCRIPTS = (
     "dev/gpu_day/constants.py",
 )
 _MODULES = (
+    ["memtune_runner", "launch"],
     ["memtune_runner", "trace"],
     ["memtune_runner", "emulated"],
     ["memtune_runner.checkpoints.convert"],
