@@ -89,7 +89,10 @@ class VirtualGpu(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented  # DTensor and others unwrap first; their plain tensors arrive here later
         result = func(*args, **(kwargs or {}))
-        self._see_all((args, kwargs, result))
+        self._see_all(args)
+        if kwargs:
+            self._see_all(kwargs.values())
+        self._see_all((result,))
         return result
 
     def step_ended(self) -> None:
@@ -128,14 +131,12 @@ class VirtualGpu(TorchDispatchMode):
         self._allocator.empty_cache()
 
     def _see_all(self, values: Iterable[Any]) -> None:
-        # Of what an operator takes and returns, only these hold tensors; torch's own walk takes three times as long.
+        # Of what an operator takes and returns, nothing else holds tensors; torch's own walk takes three times as long.
         for each in values:
             if isinstance(each, torch.Tensor):
                 self._see(each)
-            elif isinstance(each, list | tuple):
+            elif isinstance(each, (list, tuple)):
                 self._see_all(each)
-            elif isinstance(each, dict):
-                self._see_all(each.values())
 
     def _see(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:

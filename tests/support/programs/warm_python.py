@@ -64,6 +64,9 @@ def import_all(names: list[str]) -> None:
     if "deepspeed" in names:
         # It compiles a program to learn this, once in each process that asks; the runner does.
         _ = sys.modules["deepspeed.ops"].__compatible_ops__
+    if "transformers.conversion_mapping" in sys.modules:
+        # It compiles hundreds of patterns once it is asked, as in each process that saves a model.
+        sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("llama")
     _find_copies()
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]  # libraries take as long to be taken apart
         each.atexit = False
@@ -247,16 +250,22 @@ def become(words: list[str], environment: dict[str, str], directory: str, python
 
 
 def _run(script: str, is_module: bool) -> int:
-    """Run a script or module, and return its exit code; an exception that is told in words stays one."""
+    """Run a script or module, and return its exit code."""
     try:
         if is_module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(script, run_name="__main__")
+    except KeyboardInterrupt:
+        raise  # Python ends by the signal
     except SystemExit as ended:
-        if not isinstance(ended.code, int | None):
-            raise
-        return (ended.code or 0) & 0xFF
+        if isinstance(ended.code, int | None):
+            return (ended.code or 0) & 0xFF
+        print(ended.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
     return 0
 
 
