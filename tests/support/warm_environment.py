@@ -14,13 +14,14 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
 
 import emulated_gpu
+import pytest
 from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, parent
 
 from memtune.wire.environment import NODES
@@ -102,6 +103,16 @@ def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path
     listening.listen()
     Thread(target=_pass_on, args=(listening, forking), daemon=True).start()
     return directory
+
+
+@contextmanager
+def forked_conversions() -> Iterator[None]:
+    """Let the processes that convert checkpoints be forked."""
+    python = warm_environment() / "bin" / "python"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        monkeypatch.setattr(sys, "executable", str(python))
+        yield
 
 
 def tracing_python() -> str:
