@@ -115,6 +115,11 @@ def forked_conversions() -> Iterator[None]:
         yield
 
 
+def launching_python() -> str:
+    """The `python` of an environment that forks launchers, and ranks that have no torch."""
+    return str(warm_environment(()) / "bin" / "python")
+
+
 def tracing_python() -> str:
     """The `python` of an environment that forks what traces a model."""
     return str(warm_environment(("torch", "memtune_runner.tracing")) / "bin" / "python")

@@ -39,10 +39,9 @@ _COPIED_FROM = (
     "safetensors.torch",
 )
 _OWN = ("memtune", "memtune_runner", "memtune_operator", "memtune_cli")
-# What nearly each child imports of these: a launcher, and a rank.
-_OF_LAUNCHER = ("memtune_runner.launch.main",)
-_OF_RANK = (
-    "memtune_runner.worker",
+# What launchers and ranks import of these, and ranks with torch besides.
+_WITHOUT_TORCH = ("memtune_runner.launch.main", "memtune_runner.worker")
+_WITH_TORCH = (
     "memtune_runner.watch.hooks",
     "memtune_runner.watch.watch",
     "memtune_runner.virtual.gpu",
@@ -174,7 +173,7 @@ def _import_own(homes: list[str]) -> None:
         del sys.modules[name]
     before, sys.path[:] = sys.path[:], [*homes, *sys.path]
     gc.disable()
-    for name in (*_OF_LAUNCHER, *_OF_RANK) if "torch" in sys.modules else _OF_LAUNCHER:
+    for name in (*_WITHOUT_TORCH, *_WITH_TORCH) if "torch" in sys.modules else _WITHOUT_TORCH:
         with suppress(Exception):  # a child that needs it will tell
             importlib.import_module(name)
     sys.path[:] = before
