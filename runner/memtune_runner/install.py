@@ -15,7 +15,9 @@ from memtune_runner.vendored import PRIVATE_PACKAGE, prometheus_client
 
 # The core packages that the runner imports; import-linter allows no others.
 CORE_PACKAGES = frozenset({"allocator", "gpus", "model", "plans", "wire"})
-_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
+# Bytecode is copied with the times of its sources, so that a Python of this version need not compile them in each rank;
+# but no file that another process is about to replace.
+_NOT_COPIED = shutil.ignore_patterns("*.pyc.*")
 _LICENSES = ("LICENSE", "NOTICE")
 
 

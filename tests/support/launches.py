@@ -114,10 +114,14 @@ class Launch:
 
 @dataclass
 class Place:
-    """A place for launches: an installed runner, and a directory for their files."""
+    """A place for launches: an installed runner, a directory for their files, and the Python of a warm environment.
+
+    Without the latter, every Python starts anew, as in a pod.
+    """
 
     runner: Path
     directory: Path
+    python: str | None = None
 
     def script(self, text: str, name: str = "train.py") -> str:
         """Write a script and return its path."""
@@ -148,10 +152,14 @@ class Place:
             "MEMTUNE_TERMINATION_MESSAGE_PATH": str(files / "termination-log"),
             **(told or {}),
         }
-        bootstrap = BOOTSTRAP.replace(RUNNER_DIRECTORY, str(self.runner))
+        begin = [sys.executable, "-c", BOOTSTRAP.replace(RUNNER_DIRECTORY, str(self.runner))]
+        if self.python is not None:
+            begin = [self.python, "-m", "memtune_runner"]  # what the other becomes, with the same path
+            own = variables.get("PYTHONPATH", "")
+            variables["PYTHONPATH"] = os.pathsep.join([str(self.runner), *filter(None, [own])])
         process = subprocess.Popen(
-            [sys.executable, "-c", bootstrap, "launch", "--", *words],
-            env={**_environment(), **{name: value for name, value in variables.items() if value}},
+            [*begin, "launch", "--", *words],
+            env={**_environment(begin[0]), **{name: value for name, value in variables.items() if value}},
             cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -165,8 +173,8 @@ class Place:
         return self.start(*words, ranks=ranks, told=told).end()
 
 
-def _environment() -> dict[str, str]:
-    """This machine's variables, with our Python first, and without those of other tests.
+def _environment(python: str) -> dict[str, str]:
+    """This machine's variables, with this Python first, and without those of other tests.
 
     An emulated GPU is this machine's as a real one is, with what every Python has on its path there.
     """
@@ -176,4 +184,4 @@ def _environment() -> dict[str, str]:
         places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         entered = [each for each in places if each.endswith("emulated/enter")]
         own |= {EMULATED_GPU: os.environ[EMULATED_GPU], "PYTHONPATH": os.pathsep.join(entered)}
-    return {**own, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"}
+    return {**own, "PATH": f"{Path(python).parent}{os.pathsep}{own['PATH']}"}

@@ -15,14 +15,14 @@ from memtune_runner.device.statistics import CudaStatistics, Statistics
 _VARYING = Path(__file__).parent / "programs" / "varying_lengths.py"
 
 
-def memory_of_varying_lengths(place: Place, device: Device, expandable: bool, python: str = "") -> Memory:
+def memory_of_varying_lengths(place: Place, device: Device, expandable: bool) -> Memory:
     """Memory of batches of ever new lengths, with or without expandable segments."""
     told = {
         "MEMTUNE_PLAN": f"fp32-ddp-none-mb1x1{'-exp' if expandable else ''}",
         "MEMTUNE_DEVICE": str(device),
         "MEMTUNE_GPU_MEMORY_BYTES": str(4 * GIB),
     }
-    report = place.run(python or own_python(), str(_VARYING), told=told).report
+    report = place.run(own_python(), str(_VARYING), told=told).report
     assert report.ending is Ending.SUCCEEDED, report.message
     return report.memory
 
@@ -34,9 +34,9 @@ def fragmentation(memory: Memory) -> float:
     return 1 - memory.peak_active_bytes / memory.peak_reserved_bytes
 
 
-def expandable_segments_fragment_less(place: Place, device: Device, python: str = "") -> None:
+def expandable_segments_fragment_less(place: Place, device: Device) -> None:
     """Expandable segments hold the same batches in fewer bytes."""
-    plain, expandable = (memory_of_varying_lengths(place, device, each, python) for each in (False, True))
+    plain, expandable = (memory_of_varying_lengths(place, device, each) for each in (False, True))
     assert fragmentation(plain) > fragmentation(expandable) + 0.05, (plain, expandable)
     assert 0 <= fragmentation(expandable) < 0.2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,14 @@ LENGTH = 64
 
 @dataclass(frozen=True)
 class Trainer:
-    """Starts the built-in trainer in a directory: ``train(directory, plan, attempt, steps=2, told={NAME: value})``."""
+    """Starts the built-in trainer in a directory: ``train(directory, plan, attempt, steps=2, told={NAME: value})``.
+
+    ``python`` is that of a warm environment.
+    """
 
     runner: Path
     device: Device
-    python: str = field(default_factory=own_python)
+    python: str | None = None
 
     @property
     def little_bytes(self) -> int:
@@ -62,9 +65,9 @@ class Trainer:
             "CHECKPOINT_PATH": str(directory / "checkpoints"),
             **(told or {}),
         }
-        words = (self.python, "-m", "memtune_runner.trainer", "--steps", str(steps), "--save-every", "1")
+        words = (own_python(), "-m", "memtune_runner.trainer", "--steps", str(steps), "--save-every", "1")
         named = {f"MEMTUNE_{name}": each for name, each in variables.items()}
-        return Place(self.runner, directory).run(*words, told=named)
+        return Place(self.runner, directory, self.python).run(*words, told=named)
 
     def next_rung(self, report: Report) -> Downgrade:
         """The ladder's offer for a report."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import watched
-from warm_environment import warm_environment
+from warm_environment import forked_conversions
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
@@ -61,10 +59,7 @@ class Whole:
         entry = resumption(Format(self.integration), Plan.parse(self.plan), Plan.parse(plan), self.world == world)
         assert entry.way is way, entry.reason
         source = self.store / _CHECKPOINTS[self.integration]
-        python = str(warm_environment() / "bin" / "python")
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is its own process
-            monkeypatch.setattr(sys, "executable", python)
+        with forked_conversions():
             resumed = resolve(self._settings(plan, world, store, source))
         assert resumed is not None
         assert (resumed.directory == source) == (way is Way.DIRECT)

@@ -1,27 +1,30 @@
 """Environments whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
 
-Programs of such an environment, such as `trl`, use it as well. Everything but a rank's script, what `memtune emulate`
-runs, and what traces a model or converts a checkpoint, starts anew: `memtune run` itself, its launcher, and a program
-up to where the runner takes its place.
+Programs of such an environment, such as `trl`, use it as well. The launcher of a single node, which has no torch, is
+forked from a Python that has imported MemTune alone. Everything else, but what `memtune emulate` runs and what traces a
+model or converts a checkpoint, starts anew: `memtune run` itself, and a program up to where the runner takes its place.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
+import marshal
 import os
 import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
 
 import emulated_gpu
+import pytest
 from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, TRACING, parent
+
+from memtune.wire.environment import NODES
 
 _START = Path(__file__).parent / "programs" / "warm_start.py"
 LIBRARIES = (
@@ -46,8 +49,9 @@ def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Pat
     """The directory of the environment, which ends with this process; ``packages`` are directories beside its own."""
     path = os.pathsep.join(map(str, packages))
     variables = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
-    forking = parent(libraries, variables)
-    return _environment(Path(sys.executable), packages, lambda _: forking)
+    return _environment(
+        Path(sys.executable), packages, lambda message: parent(() if _needs_no_torch(message) else libraries, variables)
+    )
 
 
 @cache
@@ -56,8 +60,17 @@ def warm_emulated() -> Path:
     return _environment(emulated_gpu.PYTHON, (), _on_emulated) / "bin" / "python"
 
 
+def _needs_no_torch(message: bytes) -> bool:
+    """Whether a request is for a launcher without others to meet."""
+    request = marshal.loads(message)
+    is_launcher: bool = request["words"][:3] == ["-m", "memtune_runner", "launch"]
+    return is_launcher and request["environment"].get(NODES, "1") == "1"
+
+
 def _on_emulated(message: bytes) -> socket.socket:
-    told: Mapping[str, str] = json.loads(message)["environment"]
+    if _needs_no_torch(message):
+        return parent((), (), str(emulated_gpu.PYTHON))
+    told: Mapping[str, str] = marshal.loads(message)["environment"]
     read = {name: told[name] for name in told if name.startswith(_READ_ON_EMULATED) and name not in _READ_LATER}
     # Libraries that ask for the GPU as they are imported do not begin to use it, which would be the end of forks. The
     # threads are what the emulation sets before a script imports torch's compiler.
@@ -90,6 +103,21 @@ def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path
     listening.listen()
     Thread(target=_pass_on, args=(listening, forking), daemon=True).start()
     return directory
+
+
+@contextmanager
+def forked_conversions() -> Iterator[None]:
+    """Let the processes that convert checkpoints be forked."""
+    python = warm_environment() / "bin" / "python"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        monkeypatch.setattr(sys, "executable", str(python))
+        yield
+
+
+def launching_python() -> str:
+    """The `python` of an environment that forks launchers, and ranks that have no torch."""
+    return str(warm_environment(()) / "bin" / "python")
 
 
 def tracing_python() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
+import marshal
 import os
 import signal
 import socket
@@ -58,7 +58,7 @@ class WarmPython:
         self._told, telling = socket.socketpair(type=socket.SOCK_SEQPACKET)
         request = {"words": list(words), "environment": dict(environment), "directory": str(directory or Path.cwd())}
         with telling:
-            message = [json.dumps(request).encode()]
+            message = [marshal.dumps(request)]
             written = [each.fileno() for each in (self._output, errors or self._output)]
             socket.send_fds(parent(libraries, read_at_import(environment)), message, [*written, telling.fileno()])
         self.pid = int(self._told.recv(64))

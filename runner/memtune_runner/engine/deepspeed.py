@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.utils import get_total_norm
 
 from memtune_runner.checkpoints import universal
-from memtune_runner.engine import deepspeed_on_cpu
 from memtune_runner.engine.loss_scale import INITIAL_POWER
 from memtune_runner.engine.precision import CastInputs, compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
+from memtune_runner.rank import deepspeed_on_cpu
 from memtune_runner.rank.deepspeed_file import config_of
 from memtune_runner.rank.plan_refusals import PlanError
 from memtune_runner.rank.settings import Settings

@@ -134,20 +134,17 @@ class VirtualGpu(TorchDispatchMode):
             for part in _parts(tensor):
                 self._see(part)
             return
-        if not tensor.is_cpu:
-            return
         storage = tensor.untyped_storage()
         if self._dead:
             self._forget_dead()
-        entry = self._entries.get(storage._cdata)
-        if entry is None and storage.device.type != "cpu":
-            return  # a fake tensor, which claims to be on the CPU but has no memory
-        size_bytes = storage.nbytes()
-        if entry is None:
+        entry, size_bytes = self._entries.get(storage._cdata), storage.nbytes()
+        if entry is not None:
+            if entry.size_bytes != size_bytes:
+                self._track(storage, size_bytes)
+                self._allocator.free(entry.handle)
+        # The storage of a fake tensor, which claims to be on the CPU, is not.
+        elif tensor.device.type == storage.device.type == "cpu":
             self._track(storage, size_bytes)
-        elif entry.size_bytes != size_bytes:
-            self._track(storage, size_bytes)
-            self._allocator.free(entry.handle)
 
     def _track(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
         key, dead = storage._cdata, self._dead

@@ -21,10 +21,10 @@ from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.checkpoints.save_barrier import PassedCallWatch
 from memtune_runner.command import called_launchers
 from memtune_runner.emulated.rank import EmulatedRank
-from memtune_runner.engine import deepspeed_on_cpu
 from memtune_runner.rank import (
     applied_knobs,
     bad_input,
+    deepspeed_on_cpu,
     library_step,
     phases,
     probe,

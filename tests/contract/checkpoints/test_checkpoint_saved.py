@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,9 +43,9 @@ def train(runner: Path, tmp_path: Path) -> Train:
             "MEMTUNE_GPU_MEMORY_BYTES": str(1 << 30),
             "MEMTUNE_INTEGRATION": "env",
             "MEMTUNE_CHECKPOINT_PATH": str(store),
-            "PATH": f"{Path(training_python()).parent}{os.pathsep}{os.environ['PATH']}",
         }
-        return Place(runner, tmp_path).run("torchrun", str(SCRIPT), str(store), manner, ranks=2, told=told)
+        place = Place(runner, tmp_path, training_python())
+        return place.run("torchrun", str(SCRIPT), str(store), manner, ranks=2, told=told)
 
     return start
 

@@ -43,10 +43,15 @@ upload()
 
 
 @pytest.mark.parametrize(
-    ("script", "plan", "world"), [("ddp_loop", "bf16-ddp-none-mb4x2", 2), ("fsdp2_loop", "bf16-fsdp-none-mb4x2", 2)]
+    ("script", "plan", "world"),
+    [
+        ("ddp_loop", "bf16-ddp-none-mb4x2", 1),
+        ("ddp_loop", "bf16-ddp-none-mb4x2", 2),
+        ("fsdp2_loop", "bf16-fsdp-none-mb4x2", 2),
+    ],
 )
 def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, world: int, tmp_path: Path) -> None:
-    workers = ANEW if script == "ddp_loop" else Workers()
+    workers = ANEW if world == 1 else Workers()
     outcomes = workers.run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
     followed(outcomes, plan)
     assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend

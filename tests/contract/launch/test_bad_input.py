@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launches import Place, install_runner
+from warm_environment import launching_python
 
 from memtune.wire.report import Ending
 from memtune_runner.install import install
@@ -22,7 +23,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(runner: Path, tmp_path: Path) -> Place:
-    return Place(runner, tmp_path)
+    return Place(runner, tmp_path, launching_python())
 
 
 @pytest.mark.parametrize(

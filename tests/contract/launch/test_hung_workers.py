@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -116,7 +115,7 @@ def hang(
     environment = {"MEMTUNE_RANK_DIRECTORY": str(tmp_path), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     file = tmp_path / "hanging.py"
     file.write_text(script)
-    process = WarmPython([str(file)], environment, ("torch",))
+    process = WarmPython([str(file)], environment, ("torch._dynamo",))
     try:
         said, _ = process.communicate(240)
     finally:
@@ -170,7 +169,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(runner: Path, tmp_path: Path) -> Place:
-    return Place(runner, tmp_path)
+    return Place(runner, tmp_path, training_python())
 
 
 def known_at(launch: Launch) -> float:
@@ -257,10 +256,9 @@ def test_ranks_that_wait_for_one_that_saves_do_not_hang(nodes: int, tmp_path: Pa
     limits = tmp_path / "runner" / "memtune_runner" / "watch" / "hang.py"
     impatient = limits.read_text().replace("least_seconds: float = 60.0", "least_seconds: float = 6.0")
     limits.write_text(impatient.replace("period_seconds: float = 5.0", "period_seconds: float = 0.5"))
-    place = Place(tmp_path / "runner", tmp_path)
+    place = Place(tmp_path / "runner", tmp_path, training_python())
     script = place.script(SAVING_ALONE)
-    path = f"{Path(training_python()).parent}{os.pathsep}{os.environ['PATH']}"
-    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "PATH": path}
+    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
     launches = [
         place.start("python", script, ranks=2 // nodes, node=node, nodes=nodes, told=told) for node in range(nodes)
     ]

@@ -12,6 +12,12 @@ from memtune_runner.install import install
 EXAMPLES = Path(__file__).parents[3] / "examples" / "scripts"
 
 
+def test_a_script_without_torch_does_not_wait_for_its_import(tmp_path: Path) -> None:
+    install(tmp_path / "runner")
+    launch = Place(tmp_path / "runner", tmp_path).run("python", "-c", "import sys; print('torch' in sys.modules)")
+    assert launch.stdout.splitlines()[0] == "[rank 0] False", launch.stderr
+
+
 def test_a_probe_of_a_script_that_trains_is_measured_and_what_it_applied_is_reported(tmp_path: Path) -> None:
     install(tmp_path / "runner")
     place = Place(tmp_path / "runner", tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from launches import Place, install_runner
+from warm_environment import launching_python
 
 from memtune.wire.report import Ending
 
@@ -19,7 +20,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(runner: Path, tmp_path: Path) -> Place:
-    return Place(runner, tmp_path)
+    return Place(runner, tmp_path, launching_python())
 
 
 def test_a_shell_runs_once_per_rank_and_its_script_has_the_hooks(place: Place) -> None:

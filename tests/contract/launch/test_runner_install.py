@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from compileall import compile_dir
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,17 @@ def test_an_installed_runner_installs_itself_again(tmp_path: Path) -> None:
         {each.relative_to(d) for each in d.rglob("*.py")} for d in (tmp_path / "first", tmp_path / "second")
     )
     assert first == second
+
+
+def test_bytecode_comes_along(tmp_path: Path) -> None:
+    """Otherwise each run of `memtune run` would compile the runner anew."""
+    assert main(str(tmp_path / "first")) == 0
+    compile_dir(tmp_path / "first", quiet=1)
+    command = [sys.executable, "-B", "-S", "-m", "memtune_runner", "install", str(tmp_path / "second")]
+    subprocess.run(command, env={"PYTHONPATH": str(tmp_path / "first")}, check=True)
+    source = tmp_path / "second" / "memtune_runner" / "install.py"
+    compiled = Path(cache_from_source(str(source))).read_bytes()
+    assert int.from_bytes(compiled[8:12], "little") == int(source.stat().st_mtime), "Python takes it for current"
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from launches import Launch, Place, free_port, install_runner, wait_for
+from warm_environment import training_python
 
 from memtune.wire.report import Ending
 
@@ -22,7 +23,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(runner: Path, tmp_path: Path) -> Place:
-    return Place(runner, tmp_path)
+    return Place(runner, tmp_path, training_python())
 
 
 def start_both(place: Place, script: str) -> tuple[Launch, Launch]:
@@ -111,7 +112,8 @@ def test_a_probe_that_waits_in_vain_for_another_node_has_not_hung(place: Place) 
     assert (report.ending, report.exit_code) == (Ending.TERMINATED, 143)
 
 
-def test_a_node_that_does_not_come_is_named(place: Place) -> None:
+def test_a_node_that_does_not_come_is_named(runner: Path, tmp_path: Path) -> None:
+    place = Place(runner, tmp_path)  # a launcher that imports torch itself
     told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "MEMTUNE_RENDEZVOUS_SECONDS": "1"}
     report = place.start("true", nodes=2, told=told).end().report
     assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)

@@ -5,8 +5,6 @@ Each resumes in the middle of a training and must have the losses of its second 
 
 from __future__ import annotations
 
-import os
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from engine_ranks import STEPS, settings_of
 from engine_suite import trained_by_ranks
+from warm_environment import forked_conversions
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Way, engine_format, resumption
@@ -68,8 +67,7 @@ def _saving(case: Case, directory: Path) -> str:
 
 @cache
 def _resuming(case: Case, directory: Path) -> str:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a subprocess
+    with forked_conversions():
         source = resolve(settings_of(Plan.parse(case.wanted), case.world, resume_from=directory / case.saved))
     assert source is not None
     assert (source.directory == directory / case.saved) == (case.way is Way.DIRECT)

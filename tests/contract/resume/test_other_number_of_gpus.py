@@ -5,8 +5,6 @@ Each resume is saved and resumed again, by other ranks under other plans, throug
 
 from __future__ import annotations
 
-import os
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from engine_ranks import GLOBAL_BATCH, LR, SHORT_BATCH, STEPS, settings_of
 from engine_suite import reference, trained_by_ranks
-from warm_environment import warm_environment
+from warm_environment import forked_conversions
 
 from memtune.plans.plan import Plan
 from memtune_runner.checkpoints import resolve
@@ -63,10 +61,7 @@ def _task(number: int, place: int, directory: Path) -> str:
 def _source(number: int, place: int, directory: Path) -> Path:
     """Return what a place of a chain resumes from: a save or its conversion."""
     plan = Plan.parse(CHAINS[number].plans[place])
-    python = str(warm_environment() / "bin" / "python")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a subprocess
-        monkeypatch.setattr(sys, "executable", python)
+    with forked_conversions():
         found = resolve(settings_of(plan, WORLDS[place], resume_from=directory / f"{number}-{place - 1}"))
     assert found is not None
     return found.directory

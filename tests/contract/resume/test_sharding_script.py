@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launches import Launch, Place
+from warm_environment import training_python
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
@@ -42,7 +43,8 @@ def train(runner: Path, tmp_path: Path) -> Train:
             "MEMTUNE_CHECKPOINT_PATH": str(store),
             "OMP_NUM_THREADS": "1",
         }
-        return Place(runner, tmp_path).run("python", str(SCRIPT), str(store), ranks=ranks, told=told)
+        place = Place(runner, tmp_path, training_python())
+        return place.run("python", str(SCRIPT), str(store), ranks=ranks, told=told)
 
     return start
 

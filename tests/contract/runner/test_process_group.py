@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from launches import Place
@@ -37,12 +36,11 @@ print("over", flush=True)
 
 def test_a_process_group_that_still_works_is_left_without_a_deadlock(tmp_path: Path) -> None:
     install(tmp_path / "runner")
-    place = Place(tmp_path / "runner", tmp_path)
+    place = Place(tmp_path / "runner", tmp_path, training_python())
     told = {
         "MEMTUNE_PLAN": "fp32-ddp-none-mb2x1",
         "MEMTUNE_GLOBAL_BATCH": "4",
         "MEMTUNE_GPU_MEMORY_BYTES": str(1 << 30),
-        "PATH": f"{Path(training_python()).parent}{os.pathsep}{os.environ['PATH']}",
     }
     launch = place.run("torchrun", place.script(_SCRIPT), ranks=2, told=told)
     assert launch.exit_code == 0, launch.stdout + launch.stderr

@@ -47,7 +47,7 @@ def test_the_counters_follow() -> None:
 
 
 def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None:
-    expandable_segments_fragment_less(Place(runner, tmp_path), Device.VIRTUAL, training_python())
+    expandable_segments_fragment_less(Place(runner, tmp_path, training_python()), Device.VIRTUAL)
 
 
 def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_no_command_need_be_named_python(runner: Path, tmp_path: Path, monkeypat
     """On some machines only `python3` is."""
     (tmp_path / "bin").mkdir()
     only = tmp_path / "bin" / "python3"
-    only.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    only.write_text(f'#!/bin/sh\nexec {training_python()} "$@"\n')
     only.chmod(0o755)
     monkeypatch.setenv("PATH", str(only.parent))
     monkeypatch.setattr(sys, "executable", str(only))

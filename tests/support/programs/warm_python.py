@@ -2,8 +2,9 @@
 
 Each message on the socket is a command line with its environment and directory, and brings three descriptors: two for
 the output, one to tell the process id and the exit code on. A child is killed when the other end of the latter is
-closed. Ends with the owner, a process. MemTune itself is imported by each child, from where its environment says; its
-hooks also reach what a library imported here has copied from a hooked module.
+closed. Ends with the owner, a process. MemTune itself is imported from where the environment of a child says, by a
+process for all children that find it there; its hooks also reach what a library imported here has copied from a hooked
+module.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import atexit
 import ctypes
 import gc
 import importlib
-import json
+import marshal
 import os
 import runpy
 import select
@@ -25,7 +26,7 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from memtune_runner.rank.imports import ImportWatch
 
@@ -36,6 +37,14 @@ _COPIED_FROM = (
     "lightning.pytorch.trainer.connectors.data_connector",
     "safetensors",
     "safetensors.torch",
+)
+_OWN = ("memtune", "memtune_runner", "memtune_operator", "memtune_cli")
+# What launchers and ranks import of these, and ranks with torch besides.
+_WITHOUT_TORCH = ("memtune_runner.launch.main", "memtune_runner.worker")
+_WITH_TORCH = (
+    "memtune_runner.watch.hooks",
+    "memtune_runner.watch.watch",
+    "memtune_runner.virtual.gpu",
 )
 _there_before: dict[str, set[str]] = {}
 # By module and function: where other modules have a copy of it.
@@ -54,6 +63,9 @@ def import_all(names: list[str]) -> None:
     if "deepspeed" in names:
         # It compiles a program to learn this, once in each process that asks; the runner does.
         _ = sys.modules["deepspeed.ops"].__compatible_ops__
+    if "transformers.conversion_mapping" in sys.modules:
+        # It compiles hundreds of patterns once it is asked, as in each process that saves a model.
+        sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("llama")
     _find_copies()
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]  # libraries take as long to be taken apart
         each.atexit = False
@@ -94,50 +106,119 @@ def replace_copies() -> None:
     Patches.replace = replace  # type: ignore[method-assign, assignment]  # of one test
 
 
-def next_child(requests: socket.socket, owner: int) -> dict[str, Any]:
+class _Child(NamedTuple):
+    """A forked process, and the descriptor to tell its end on."""
+
+    pid: int
+    told: int
+
+    def kill(self) -> None:
+        for kill in (os.killpg, os.kill):  # it may not be in a group of its own yet
+            with suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end, and tell its exit code."""
+        self.tell(os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]))
+        os.close(self.told)
+
+    def tell(self, number: int) -> None:
+        with suppress(BrokenPipeError):  # who wanted to know may be gone already
+            os.write(self.told, str(number).encode())
+
+
+def next_request(requests: socket.socket, owner: int) -> dict[str, Any]:
     """Serve requests, and return the request that this process was forked for."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the parent of a child ended
-    try:
-        ended = os.pidfd_open(owner)
-    except ProcessLookupError:
-        os._exit(0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that fork end with the owner
+    ended = _process(owner)
+    forking: dict[tuple[str | None, ...], socket.socket] = {}
     while True:
         if ended in select.select([requests.fileno(), ended], [], [])[0]:
             os._exit(0)
         message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
-        if os.fork() == 0:
-            requests.close()
-            os.close(ended)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _fork_and_tell(*descriptors)
-            request: dict[str, Any] = json.loads(message)
-            return request
-        for each in descriptors:
-            os.close(each)
+        homes = _homes(marshal.loads(message))
+        if homes not in forking:
+            forking[homes], theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            if os.fork() == 0:
+                for each in (requests, *forking.values()):
+                    each.close()
+                for number in descriptors:
+                    os.close(number)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _import_own([each for each in homes if each is not None])
+                return _next_child(theirs, ended)
+            theirs.close()
+        socket.send_fds(forking[homes], [message], descriptors)
+        for number in descriptors:
+            os.close(number)
 
 
-def _fork_and_tell(output: int, errors: int, told: int) -> None:
-    """Return in a child; its parent tells how it ends, and kills it when nobody wants to know."""
-    child = os.fork()
-    if child == 0:
-        os.close(told)
-        os.setsid()
-        os.dup2(output, 1)
-        os.dup2(errors, 2)
-        for each in {output, errors}:
-            os.close(each)
-        return
+def _process(owner: int) -> int:
+    try:
+        return os.pidfd_open(owner)
+    except ProcessLookupError:
+        os._exit(0)
+
+
+def _homes(request: dict[str, Any]) -> tuple[str | None, ...]:
+    """Where the Python of a request finds each of MemTune's packages."""
+    own = [each for each in request["environment"].get("PYTHONPATH", "").split(os.pathsep) if each]
+    places = [*(Path(request["directory"], each) for each in own), *map(Path, sys.path[1:])]
+    return tuple(next((str(each) for each in places if (each / name).is_dir()), None) for name in _OWN)
+
+
+def _import_own(homes: list[str]) -> None:
+    """Import what nearly each child needs of MemTune, from there instead of where the server did."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+        del sys.modules[name]
+    before, sys.path[:] = sys.path[:], [*homes, *sys.path]
+    gc.disable()
+    for name in (*_WITHOUT_TORCH, *_WITH_TORCH) if "torch" in sys.modules else _WITHOUT_TORCH:
+        with suppress(Exception):  # a child that needs it will tell
+            importlib.import_module(name)
+    sys.path[:] = before
+    gc.freeze()
+    gc.enable()
+
+
+def _next_child(requests: socket.socket, owner: int) -> dict[str, Any]:
+    """Fork a child for each request, tell how it ends, and kill it when nobody wants to know."""
+    running: dict[int, _Child] = {}
+    while True:
+        told = [child.told for child in running.values()]
+        ready, _, _ = select.select([requests.fileno(), owner, *running, *told], [], [])
+        for ended, child in list(running.items()):
+            is_unwanted = owner in ready or child.told in ready
+            if is_unwanted:
+                child.kill()
+            if is_unwanted or ended in ready:
+                child.wait()
+                del running[ended]
+                os.close(ended)
+        if owner in ready:
+            os._exit(0)
+        if requests.fileno() in ready:
+            message, (output, errors, own), _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
+            if (pid := os.fork()) == 0:
+                requests.close()
+                for each in (owner, own, *running, *(child.told for child in running.values())):
+                    os.close(each)
+                _write_to(output, errors)
+                request: dict[str, Any] = marshal.loads(message)
+                return request
+            for each in {output, errors}:
+                os.close(each)
+            child = running[os.pidfd_open(pid)] = _Child(pid, own)
+            child.tell(pid)
+
+
+def _write_to(output: int, errors: int) -> None:
+    """Become the leader of a session that writes there."""
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
     for each in {output, errors}:
         os.close(each)
-    with suppress(BrokenPipeError):  # who wanted to know may be gone already
-        os.write(told, str(child).encode())
-    ended = os.pidfd_open(child)
-    if ended not in select.select([ended, told], [], [])[0]:
-        os.killpg(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    with suppress(BrokenPipeError):
-        os.write(told, str(os.waitstatus_to_exitcode(status)).encode())
-    os._exit(0)
 
 
 def become(words: list[str], environment: dict[str, str], directory: str, python: str = sys.executable) -> None:
@@ -151,8 +232,6 @@ def become(words: list[str], environment: dict[str, str], directory: str, python
     is_module = words[0] == "-m"
     sys.argv, sys.orig_argv, sys.executable = words[1:] if is_module else words, [python, *words], python
     sys.path[:] = dict.fromkeys([*own, *sys.path[1:]])
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("memtune", "memtune_runner")]:
-        del sys.modules[name]
     if PathFinder.find_spec("sitecustomize", own) is not None:
         sys.modules.pop("sitecustomize", None)  # a parent's own
         # As Python does at its start, when the script's directory is not on the path yet.
@@ -170,16 +249,22 @@ def become(words: list[str], environment: dict[str, str], directory: str, python
 
 
 def _run(script: str, is_module: bool) -> int:
-    """Run a script or module, and return its exit code; an exception that is told in words stays one."""
+    """Run a script or module, and return its exit code."""
     try:
         if is_module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(script, run_name="__main__")
+    except KeyboardInterrupt:
+        raise  # Python ends by the signal
     except SystemExit as ended:
-        if not isinstance(ended.code, int | None):
-            raise
-        return (ended.code or 0) & 0xFF
+        if isinstance(ended.code, int | None):
+            return (ended.code or 0) & 0xFF
+        print(ended.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
     return 0
 
 
@@ -190,4 +275,4 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     gc.enable()
-    become(**next_child(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+    become(**next_request(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
