@@ -98,7 +98,7 @@ def _environment(real: Path, packages: tuple[Path, ...], forking: _Fork) -> Path
 
 def tracing_python() -> str:
     """The `python` of an environment that forks what traces a model."""
-    return str(warm_environment(("torch", "memtune_runner.tracing")) / "bin" / "python")
+    return str(warm_environment(("torch._dynamo", "memtune_runner.tracing")) / "bin" / "python")
 
 
 def training_python() -> str:
