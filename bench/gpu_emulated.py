@@ -33,7 +33,7 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB, gib
 
 _ROOT = Path(__file__).parents[1]
-_PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
+_PYTHON = Path(os.environ.get("EMULATED_PYTHON", _ROOT / ".venv-emulated" / "bin" / "python"))
 _LIMIT_SECONDS = 900
 # Without the packages of this Python, whose torch is a CPU build.
 _PATH = {"PYTHONPATH": os.pathsep.join(str(_ROOT / each) for each in ("core", "operator", "runner", "cli", "bench"))}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple
 
 from accuracy import Scored, quantile, summary, table
@@ -22,11 +23,7 @@ from memtune.memory.prediction import Interval
 from memtune.memory.traced_model import TracedModel
 from memtune.units import GIB
 
-_PROPERTIES = """
-import json, torch
-of_first = torch.cuda.get_device_properties(0)
-print(json.dumps([of_first.name, of_first.total_memory]))
-"""
+_PROPERTIES = Path(__file__).with_name("gpu_properties.py")
 
 
 class Machine(NamedTuple):
@@ -52,7 +49,7 @@ def this_machine() -> Machine:
     import torch
 
     # A process that uses CUDA may have its own context, which would count as measured memory.
-    asked = subprocess.run([sys.executable, "-c", _PROPERTIES], capture_output=True, text=True, check=True)
+    asked = subprocess.run([sys.executable, str(_PROPERTIES)], capture_output=True, text=True, check=True)
     product, usable_bytes = json.loads(asked.stdout)
     return Machine(
         product=product,

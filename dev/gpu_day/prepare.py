@@ -39,26 +39,6 @@ _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x
 _LIMIT_BYTES = 64 << 20
 _LOCKS = ("dev.lock", "eight-bit.lock")
 _PIP = (development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check")
-_PREDICT = """
-import json, sys
-from gpu_pairs import MODELS, PAIRS
-from gpu_score import ways
-from gpu_trace import traced
-from memtune.gpus.gpu import chip_of, find
-models = sys.argv[2:]
-try:
-    gpu = find(sys.argv[1])
-except ValueError as error:
-    print(json.dumps({"error": str(error)}))
-    sys.exit()
-if unknown := set(models) - set(MODELS):
-    print(json.dumps({"error": f"no pair has the model {' or '.join(sorted(unknown))}; use {', '.join(MODELS)}"}))
-    sys.exit()
-pairs = [pair for pair in PAIRS if not models or pair.model in models]
-both = ways(gpu, traced(pairs))
-found = {str(pair): {way: predict(pair).device for way, predict in both.items()} for pair in pairs}
-print(json.dumps({"product": chip_of(gpu.name).product, "pairs": found}))
-"""
 
 
 def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
@@ -91,7 +71,7 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
 def predictions(gpu: str, models: Sequence[str]) -> dict[str, Any]:
     """The GPU's ``product``, and what is predicted for all ``pairs`` by formulas and traces; ValueError if unknown."""
     done = subprocess.run(
-        [development_python(), "-c", _PREDICT, gpu, *models],
+        [development_python(), "bench/gpu_predictions.py", gpu, *models],
         cwd=ROOT,
         env=variables(),
         check=True,

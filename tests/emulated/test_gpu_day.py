@@ -10,6 +10,7 @@ import pytest
 from emulated_runs import emulate
 from gpu_results import Results
 from gpu_snapshot import read, recorded, replayed
+from warm_environment import tracing_python, warm_emulated
 
 from dev.gpu_day import collect, prepare
 from dev.gpu_day.outcomes import runs_of
@@ -87,6 +88,9 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
     monkeypatch.setattr(
         prepare, "_fetch", lambda *_: None
     )  # from a package index: tests/contract/bench/test_gpu_day.py
+    for module in prepare, collect:
+        monkeypatch.setattr(module, "development_python", tracing_python)
+    monkeypatch.setenv("EMULATED_PYTHON", str(warm_emulated()))
     emulate_pairs = prepare._emulate
     monkeypatch.setattr(prepare, "_emulate", lambda gpu, models: emulate_pairs(gpu, models, "--most", "2"))
     assert prepare.prepare(["3.12"], "h200-141gb", [_MODEL]) == 0

@@ -28,6 +28,7 @@ def finetune(
         "--data": "JSON",
         "--data.json_path": material.instructions,
         "--data.val_split_fraction": 0.34,
+        "--data.num_workers": 1,  # of four, each epoch and validation would start new ones
         "--train.global_batch_size": "$(MEMTUNE_GLOBAL_BATCH)",
         "--train.micro_batch_size": "$(MEMTUNE_MICRO_BATCH)",
         "--train.epochs": 3,

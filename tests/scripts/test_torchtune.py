@@ -19,7 +19,13 @@ def tokens(material: Material, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def tune(
-    tokens: Path, material: Material, directory: Path, more: dict[str, Any], succeeds: bool = True, **spec: Any
+    tokens: Path,
+    material: Material,
+    directory: Path,
+    more: dict[str, Any],
+    succeeds: bool = True,
+    anew: bool = False,
+    **spec: Any,
 ) -> Ended:
     settings = {
         "base": material.wide,
@@ -34,12 +40,12 @@ def tune(
     recipe = ["full_finetune_single_device", "--config", str(PROGRAMS / "torchtune.yaml")]
     command = ["tune", "run", *recipe, *(f"{name}={value}" for name, value in settings.items())]
     body = job(command, "fp32-ddp-none-mb8x1-sdpa", "env", model={"hfConfig": WIDE_CONFIG}, **spec)
-    return run(body, directory, succeeds, packages=TORCHTUNE)
+    return run(body, directory, succeeds, packages=TORCHTUNE, anew=anew)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tokens: Path, material: Material, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return tune(tokens, material, tmp_path_factory.mktemp("undisturbed"), {})
+    return tune(tokens, material, tmp_path_factory.mktemp("undisturbed"), {}, anew=True)
 
 
 def test_a_recipe_is_given_the_plan_by_its_settings(undisturbed: Ended) -> None:

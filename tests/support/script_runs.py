@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from script_material import HF_CONFIG
-from warm_environment import LIBRARIES, warm_environment
+from warm_environment import LIBRARIES, read_by_libraries, warm_environment
+from warm_pythons import DEEPSPEED_LATER, WarmPython
 
 from memtune.api import API_VERSION, KIND
 from memtune.plans.plan import Plan
@@ -28,7 +29,19 @@ PACKAGES = ROOT / ".venv" / "scripts"
 TORCHTUNE = ROOT / ".venv" / "torchtune"
 PROGRAMS = ROOT / "tests" / "scripts" / "programs"
 _OWN_PROGRAMS = Path(sys.executable).parent
-_LIBRARIES = (*LIBRARIES, "datasets")
+# What the programs import of each: one Python forks those of all of them.
+_LIBRARIES = {
+    PACKAGES: (
+        *LIBRARIES,
+        *("datasets", "deepspeed", *DEEPSPEED_LATER, "evaluate", "litgpt.finetune.full", "lightning", "peft"),
+        *("sentence_transformers", "trl.cli", "trl.trainer.dpo_trainer", "trl.trainer.reward_trainer"),
+        "trl.trainer.sft_trainer",
+    ),
+    TORCHTUNE: tuple(
+        f"torchtune.{name}" for name in ("_cli.tune", "config", "datasets", "models.llama2", "modules.loss", "training")
+    ),
+}
+_LIMIT_SECONDS = 900
 GLOBAL_BATCH = 8
 LENGTH = 64
 # The loss of each optimizer step as our loops, LitGPT and torchtune write it; the last line of a repeated step counts.
@@ -98,10 +111,15 @@ def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
 
 
 def python(script: Path, *arguments: object, packages: Path = PACKAGES) -> None:
-    """Run a script with the programs' packages."""
-    subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)], env=_environment(packages, _OWN_PROGRAMS), check=True
-    )
+    """Run a script with the programs' packages, forked after their imports."""
+    words = [str(script), *map(str, arguments)]
+    environment, read = _environment(packages, _OWN_PROGRAMS), read_by_libraries(_directories(packages))
+    forked = WarmPython(words, environment, _LIBRARIES[packages], read=read)
+    try:
+        printed, _ = forked.communicate(_LIMIT_SECONDS)
+    finally:
+        forked.kill()
+    assert forked.returncode == 0, printed
 
 
 def run(
@@ -111,7 +129,7 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     file, state = directory / "job.yaml", directory / "state"
     file.write_text(yaml.safe_dump(body))
-    programs = _OWN_PROGRAMS if anew or packages != PACKAGES else warm_environment(_LIBRARIES, (PACKAGES,)) / "bin"
+    programs = _OWN_PROGRAMS if anew else warm_environment(_LIBRARIES[packages], _directories(packages)) / "bin"
     done = subprocess.run(
         [str(programs / "python"), "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
         env=_environment(packages, programs),
@@ -119,7 +137,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=900,
+        timeout=_LIMIT_SECONDS,
         check=False,
     )
     runs = sorted(state.glob("runs/*-train-*"), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -133,15 +151,18 @@ def run(
 
 
 def _environment(packages: Path, programs: Path) -> dict[str, str]:
-    directories = dict.fromkeys((str(packages), str(PACKAGES)))
     places = (programs, packages / "bin", PACKAGES / "bin", _OWN_PROGRAMS)
     return {
         **os.environ,
         "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join([*sys.path, *directories]),
+        "PYTHONPATH": os.pathsep.join([*sys.path, *map(str, _directories(packages))]),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
+
+
+def _directories(packages: Path) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys((packages, PACKAGES)))
 
 
 def losses_below(directory: Path) -> dict[int, float]:

@@ -47,11 +47,16 @@ _Fork = Callable[[bytes], socket.socket]
 @cache
 def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Path, ...] = ()) -> Path:
     """The directory of the environment, which ends with this process; ``packages`` are directories beside its own."""
-    path = os.pathsep.join(map(str, packages))
-    variables = (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
+    variables = read_by_libraries(packages)
     return _environment(
         Path(sys.executable), packages, lambda message: parent(() if _needs_no_torch(message) else libraries, variables)
     )
+
+
+def read_by_libraries(packages: tuple[Path, ...] = ()) -> tuple[tuple[str, str], ...]:
+    """The variables that such a Python has as it imports libraries."""
+    path = os.pathsep.join(map(str, packages))
+    return (("HF_HUB_OFFLINE", "1"), ("OMP_NUM_THREADS", "1"), ("PYTHONPATH", path))
 
 
 @cache

@@ -42,7 +42,7 @@ _READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HF_", 
 
 class WarmPython:
     """Like the `subprocess.Popen` of `python WORDS...` with one text of what it writes, in a file of its own or a given
-    one; its errors may go to another file."""
+    one; its errors may go to another file. Libraries have ``read`` what the environment says, unless told otherwise."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class WarmPython:
         output: IO[bytes] | None = None,
         errors: IO[bytes] | None = None,
         directory: Path | None = None,
+        read: tuple[tuple[str, str], ...] | None = None,
     ) -> None:
         self.returncode: int | None = None
         self._output = output or tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by kill()
@@ -60,7 +61,8 @@ class WarmPython:
         with telling:
             message = [marshal.dumps(request)]
             written = [each.fileno() for each in (self._output, errors or self._output)]
-            socket.send_fds(parent(libraries, read_at_import(environment)), message, [*written, telling.fileno()])
+            forking = parent(libraries, read or read_at_import(environment))
+            socket.send_fds(forking, message, [*written, telling.fileno()])
         self.pid = int(self._told.recv(64))
 
     def wait(self, timeout: float) -> int:

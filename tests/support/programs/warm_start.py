@@ -15,9 +15,13 @@ _SCRIPTS = (
     "/memtune_runner/enter/run_worker.py",
     "/tests/support/programs/watched_worker.py",
     "/tests/support/engine_ranks.py",
+    "bench/gpu_emulated.py",
     "bench/gpu_measure.py",
+    "bench/gpu_predictions.py",
+    "bench/gpu_properties.py",
     "bench/gpu_truth.py",
     "dev/gpu_day/constants.py",
+    "dev/gpu_day/machine.py",
 )
 _MODULES = (
     ["memtune_runner", "launch"],
