@@ -33,6 +33,7 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB, gib
 
 _ROOT = Path(__file__).parents[1]
+# A test names another one, which forks.
 _PYTHON = Path(os.environ.get("EMULATED_PYTHON", _ROOT / ".venv-emulated" / "bin" / "python"))
 _LIMIT_SECONDS = 900
 # Without the packages of this Python, whose torch is a CPU build.

@@ -262,6 +262,8 @@ class SimulatedCluster:
     def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
         """Run one turn of the operator: observe, decide, write, act. It crashes after ``cut`` of these actions."""
         decision, version = self._decided(), self.version
+        if cut is not None:
+            self._last = None  # the next process knows nothing of it
         self.wake_after = decision.wake_after_seconds
         if cut == 0:
             return decision

@@ -34,13 +34,20 @@ def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> lis
     parts = estimated(result["outsideBytes"])
     versions = sorted({each["torch"] for each in result["plans"] if each["torch"]})
     lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
-    return [*lines, *wrapped(screen, f"device is reserved and, by estimate, what is outside of torch: {parts}", 2)]
+    return [
+        *lines,
+        *wrapped(
+            screen,
+            f"device is reserved, what other processes took and, by estimate, what is outside of torch: {parts}",
+            2,
+        ),
+    ]
 
 
 def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"{screen.bold(result['plan'])}  {_ending(result)}"
     if result["peakBytes"] is None:
-        yield from (f"  {line}" for line in (NOTHING_KNOWN, *others(result["otherProcesses"] or ())))
+        yield from (f"  {line}" for line in (NOTHING_KNOWN, *others(result["otherProcesses"])))
         return
     unit = unit_of(result["peakBytes"]["device"])
     yield from _peaks(screen, unit, result)
@@ -161,9 +168,9 @@ def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
     return f"Asked of the GPU{'' if steps is None else ' per step'}: {', '.join(parts)}"
 
 
-def others(processes: Sequence[Mapping[str, int]]) -> Iterator[str]:
+def others(processes: Sequence[Mapping[str, int]] | None) -> Iterator[str]:
     """What processes that the command started took."""
-    for each in processes:
+    for each in processes or ():
         own, together, upper = (size(each[f"{name}Bytes"]) for name in ("peak", "together", "upper"))
         gpu, number = each["gpu"], each["processes"]
         yield f"Processes that it started ({number}) took up to {own} of GPU {gpu}, with their contexts."

@@ -16,6 +16,7 @@ from memtune.controller.stale_probes import stale
 from memtune.controller.stored_measurements import of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
+from memtune.gpus.driver_overhead import outside_sizes
 from memtune.gpus.gpu import GPUS, Gpu, nearest, of_product
 from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
@@ -23,9 +24,12 @@ from memtune.model.architecture import Architecture
 from memtune.model.plain import assumed_architecture
 from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import Space
+from memtune.units import MIB
 
 # The label gives the product's nominal memory; a process gets up to a tenth less.
 _SOLD_OVER_USABLE = 1.1
+# Segments of the emulated allocator that are on their way as a reading is taken.
+_ROUNDING_BYTES = 64 * MIB
 
 
 def current_knowledge(context: Context) -> PlanKnowledge:
@@ -56,13 +60,26 @@ def knowledge_of(
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
     workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
     lessons = (*_of_probes(status.probes), *_lessons(status.attempts))
-    emulations = _lessons(status.emulations)
+    emulations = _of_emulations(status.emulations, job.spec.resources.world)
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
 
 
 def _of_probes(probes: Sequence[RunStatus]) -> tuple[Lesson, ...]:
     gone = stale(probes)
     return tuple(replace(lesson, stale=probe in gone) for probe in probes if (lesson := lesson_of(probe)))
+
+
+def _of_emulations(records: Sequence[RunStatus], world: int) -> tuple[Lesson, ...]:
+    """What emulated probes taught.
+
+    Memory outside the allocator of an emulated GPU is an estimate and teaches nothing, unless there is more: other
+    processes of the script took it.
+    """
+    most = sum(outside_sizes(world).values()) + _ROUNDING_BYTES
+    return tuple(
+        lesson if lesson.device_bytes > lesson.reserved_bytes + most else replace(lesson, device_bytes=0)
+        for lesson in _lessons(records)
+    )
 
 
 def _lessons(records: Sequence[RunStatus]) -> tuple[Lesson, ...]:
@@ -131,13 +148,11 @@ def lesson_of(record: RunStatus) -> Lesson | None:
         return Lesson(plan)  # shorter sequences teach nothing about the longest
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
     has_retried = record.allocator_retries > 0
-    # Memory outside an emulated GPU's allocator is an estimate and teaches nothing.
-    device_bytes = 0 if isinstance(record, EmulationStatus) else peaks.device
     return Lesson(
         plan,
         peaks.allocated,
         peaks.reserved,
-        device_bytes,
+        peaks.device,
         record.step_seconds,
         retried=has_retried,
         made_up=isinstance(record, EmulationStatus) and record.made_up_sizes > 0,

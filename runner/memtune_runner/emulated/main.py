@@ -102,7 +102,7 @@ def emulate(request: Request) -> dict[str, Any]:
         "exitCode": code,
         "seconds": round(time.monotonic() - started, 1),
         "measured": told.get("measured"),
-        "otherProcesses": told.get("otherProcesses", []),
+        "otherProcesses": told.get("otherProcesses"),
         "outsideBytes": outside_bytes(ranks),
         "torch": {
             "version": torch.torch, "cuda": torch.cuda,

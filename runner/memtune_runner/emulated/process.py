@@ -191,20 +191,16 @@ def used_gpus() -> dict[int, int]:
 def other_processes() -> list[dict[str, int]]:
     """Return what other processes of the run have taken of each GPU of the node, with their contexts.
 
-    ``togetherBytes`` is the most that all had at one time, ``upperBytes`` what they would have if all peaks met.
+    ``togetherBytes`` is the most that all had at one time, ``upperBytes`` what they would have if all peaks met: both
+    with the contexts of all but one, which lies in what is outside.
     """
     library, sizes = ctypes.CDLL(None), (ctypes.c_uint64 * 3)()
     places = [ctypes.byref(sizes, place * ctypes.sizeof(ctypes.c_uint64)) for place in range(len(sizes))]
     found = []
     for gpu in range(MOST_GPUS):
         if processes := library.emulated_others(gpu, *places):
-            own, others, together = sizes
-            found.append(
-                {
-                    "gpu": gpu, "processes": processes, "peakBytes": others, "togetherBytes": together,
-                    "upperBytes": own + others,
-                }
-            )  # fmt: skip
+            names = ("peakBytes", "togetherBytes", "upperBytes")
+            found.append({"gpu": gpu, "processes": processes, **dict(zip(names, sizes, strict=True))})
     return found
 
 

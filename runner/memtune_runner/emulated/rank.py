@@ -77,5 +77,5 @@ def _words(measured: Mapping[str, Any]) -> Iterator[str]:
     yield "memory was counted, no kernel ran, and what was saved is no trained model"
     for each in measured["otherProcesses"]:
         taken = f"up to {gib(each['peakBytes'])} of GPU {each['gpu']}"
-        yield f"processes that the script started took {taken}, which is in the device's peak alone"
+        yield f"processes that the script started took {taken}: what this one met there is in the device's peak alone"
     yield from notes(measured)

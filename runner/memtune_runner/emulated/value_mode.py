@@ -34,7 +34,7 @@ _EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _
 _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 # A CPU takes a hundredth of the time for them in single precision, in which a GPU adds up as well.
 _PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
-# Other operators are a library's, which may take minutes on the CPU for many integers, and ignore strides.
+# Others, most of them a library's, may take minutes on the CPU for many integers, and ignore strides.
 _TORCHS = ("aten", "prims")
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 

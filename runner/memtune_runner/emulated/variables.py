@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 from memtune.gpus.driver_overhead import CONTEXT_BYTES, outside_sizes
@@ -34,12 +35,20 @@ def variables(gpu: Gpu, ranks: int, gpus: int, torch: Installed) -> dict[str, st
     return {
         **_preloading(library),
         environment.EMULATED_GPU: gpu_variable(chip_of(gpu.name), gpu.usable_bytes, outside, gpus, torch),
-        # A file without a name, which lasts as long as this process.
-        environment.EMULATED_PROCESSES: f"/proc/{os.getpid()}/fd/{os.memfd_create('emulated-processes')}",
+        environment.EMULATED_PROCESSES: f"/proc/{os.getpid()}/fd/{unnamed_file()}",
         # NCCL's watchdogs would wait for ranks that do not exist.
         "TORCH_NCCL_ENABLE_MONITORING": "0",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     }
+
+
+def unnamed_file() -> int:
+    """Return the descriptor of a file that lasts as long as this process."""
+    if hasattr(os, "memfd_create"):  # a Python that was built for an old C library has it not
+        return os.memfd_create("emulated-processes")
+    descriptor, path = tempfile.mkstemp()
+    Path(path).unlink()
+    return descriptor
 
 
 def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, gpus: int, torch: Installed) -> str:

@@ -60,10 +60,10 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
 
 
 def hook_left_groups(patches: Patches) -> None:
-    """Keep process groups that the script leaves until it makes the next one.
+    """Keep groups of gloo that the script leaves with its last ones, until it makes the next.
 
-    Whoever lets go of a group last waits for the threads of gloo, and these need the GIL for what a collective keeps of
-    Python. DDP's reducer, whose deallocation does not release the GIL, would wait forever.
+    Whoever lets go of one last waits for its threads, and these need the GIL for what a collective keeps of Python.
+    DDP's reducer, whose deallocation does not release the GIL, would wait forever.
     """
     left: list[Any] = []
 
@@ -73,7 +73,8 @@ def hook_left_groups(patches: Patches) -> None:
 
     def destroy(inherited: Inherited, group: Any = None) -> Any:
         if group in (None, torch.distributed.group.WORLD):
-            left.extend(torch.distributed.distributed_c10d._world.pg_map)
+            groups = torch.distributed.distributed_c10d._world.pg_map
+            left.extend(each for each in groups if "gloo" in torch.distributed.get_backend_config(each))
         return inherited(group)
 
     patches.wrap(torch.distributed, "init_process_group", init)

@@ -331,7 +331,7 @@ def test_processes_of_a_run_share_its_gpu_each_with_a_context(library: Any, chil
     places = [ctypes.byref(sizes, 8 * place) for place in range(3)]
     # One context is in what lies outside.
     assert _free_bytes(library) == GIB - 400 * MIB
-    assert (library.emulated_others(0, *places), list(sizes)) == (1, [0, 300 * MIB, 300 * MIB])
+    assert (library.emulated_others(0, *places), list(sizes)) == (1, [350 * MIB, 300 * MIB, 300 * MIB])
     assert _allocate(library, 200 * MIB)[0] == 0
     assert _free_bytes(library) == GIB - 650 * MIB
     assert _allocate(library, 400 * MIB)[0] == _OUT_OF_MEMORY
@@ -342,7 +342,7 @@ def test_processes_of_a_run_share_its_gpu_each_with_a_context(library: Any, chil
     assert _free_bytes(library) == GIB - 300 * MIB
     assert library.emulated_others_left(0) == 350 * MIB
     assert _allocate(library, 400 * MIB)[0] == 0
-    assert (library.emulated_others(0, *places), list(sizes)) == (1, [600 * MIB, 350 * MIB, 600 * MIB])
+    assert (library.emulated_others(0, *places), list(sizes)) == (1, [350 * MIB, 600 * MIB, 950 * MIB])
 
 
 @pytest.mark.usefixtures("child")
@@ -351,7 +351,7 @@ def test_a_process_that_finds_no_memory_has_a_context(library: Any) -> None:
     assert _free_bytes(library) == GIB - 450 * MIB
     sizes = (ctypes.c_uint64 * 3)()
     library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3)))
-    assert list(sizes) == [0, 350 * MIB, 350 * MIB]
+    assert list(sizes) == [350 * MIB, 350 * MIB, 350 * MIB]
 
 
 def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
@@ -362,8 +362,37 @@ def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
     assert _allocate(library, 200 * MIB)[0] == 0
     sizes = (ctypes.c_uint64 * 3)()
     library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3)))
-    assert list(sizes) == [200 * MIB, 350 * MIB, 300 * MIB]
+    assert list(sizes) == [350 * MIB, 300 * MIB, 550 * MIB]
     assert library.emulated_others_left(0) == 0
+
+
+def test_processes_that_allocate_at_once_get_what_there_is_and_no_more(
+    library: Any, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};context={MIB}")
+    library.emulated_configure()
+    (tmp_path / "processes").touch()
+    monkeypatch.setenv("MEMTUNE_EMULATED_PROCESSES", str(tmp_path / "processes"))
+    code = (
+        f"import ctypes; library = ctypes.CDLL({str(built)!r}); address = ctypes.c_void_p()\n"
+        f"def take(): return library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t({2 * MIB})) == 0\n"
+        "print('there'); input(); print(sum(take() for _ in range(300))); input()"
+    )
+    words = [sys.executable, "-uc", code]
+    children = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) for _ in range(3)
+    ]
+    assert [child.stdout and child.stdout.readline() for child in children] == ["there\n"] * 3
+    for child in children:
+        print(file=child.stdin)
+    taken = sum(int(child.stdout.readline()) for child in children if child.stdout)
+    sizes = (ctypes.c_uint64 * 3)()
+    assert library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3))) == 3
+    # 100 lie outside, with one context of the three.
+    assert taken * 2 == 1024 - 102
+    assert sizes[1] == 924 * MIB
+    for child in children:
+        child.communicate("end")
 
 
 def _running(library: Any) -> dict[int, int]:
@@ -391,9 +420,12 @@ def test_memory_of_another_process_is_not_taken_again(library: Any) -> None:
     class Handle(ctypes.Structure):
         _fields_ = [("bytes", ctypes.c_char * 64)]
 
-    _, address = _allocate(library, 200 * MIB)
-    handle, opened = Handle(), ctypes.c_void_p()
+    _, address = _allocate(library, 100 * MIB)
+    _, another = _allocate(library, 100 * MIB)
+    handle, other, opened = Handle(), Handle(), ctypes.c_void_p()
     assert library.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(address)) == 0
+    assert library.cudaIpcGetMemHandle(ctypes.byref(other), ctypes.c_void_p(another)) == 0
+    assert bytes(handle) != bytes(other), "torch would take both for one storage"
     assert library.cudaIpcOpenMemHandle(ctypes.byref(opened), handle, 1) == 0
     assert _free_bytes(library) == GIB - 300 * MIB
     assert library.cudaIpcCloseMemHandle(opened) == 0

@@ -46,6 +46,8 @@ _WITH_TORCH = (
     "memtune_runner.watch.watch",
     "memtune_runner.virtual.gpu",
 )
+# A process for each place of MemTune takes some 30 MiB, and many a test installs a runner of its own.
+_MOST_HOMES = 8
 _there_before: dict[str, set[str]] = {}
 # By module and function: where other modules have a copy of it.
 _copies: dict[tuple[str, str], list[tuple[ModuleType, str]]] = {}
@@ -137,7 +139,11 @@ def next_request(requests: socket.socket, owner: int) -> dict[str, Any]:
             os._exit(0)
         message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
         homes = _homes(marshal.loads(message))
-        if homes not in forking:
+        if homes in forking:
+            forking[homes] = forking.pop(homes)  # behind those that were used less recently
+        else:
+            if len(forking) == _MOST_HOMES:
+                forking.pop(next(iter(forking))).close()
             forking[homes], theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             if os.fork() == 0:
                 for each in (requests, *forking.values()):
@@ -184,21 +190,19 @@ def _import_own(homes: list[str]) -> None:
 def _next_child(requests: socket.socket, owner: int) -> dict[str, Any]:
     """Fork a child for each request, tell how it ends, and kill it when nobody wants to know."""
     running: dict[int, _Child] = {}
-    while True:
+    asking = [requests.fileno()]
+    while asking or running:
         told = [child.told for child in running.values()]
-        ready, _, _ = select.select([requests.fileno(), owner, *running, *told], [], [])
-        for ended, child in list(running.items()):
-            is_unwanted = owner in ready or child.told in ready
-            if is_unwanted:
-                child.kill()
-            if is_unwanted or ended in ready:
-                child.wait()
-                del running[ended]
-                os.close(ended)
+        ready, _, _ = select.select([*asking, owner, *running, *told], [], [])
+        _forget_ended(running, ready, owner in ready)
         if owner in ready:
             os._exit(0)
         if requests.fileno() in ready:
-            message, (output, errors, own), _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
+            message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 3)
+            if not message:  # another place is asked for more
+                asking.clear()
+                continue
+            output, errors, own = descriptors
             if (pid := os.fork()) == 0:
                 requests.close()
                 for each in (owner, own, *running, *(child.told for child in running.values())):
@@ -210,6 +214,17 @@ def _next_child(requests: socket.socket, owner: int) -> dict[str, Any]:
                 os.close(each)
             child = running[os.pidfd_open(pid)] = _Child(pid, own)
             child.tell(pid)
+    os._exit(0)
+
+
+def _forget_ended(running: dict[int, _Child], ready: list[int], are_unwanted: bool) -> None:
+    for ended, child in list(running.items()):
+        if is_unwanted := are_unwanted or child.told in ready:
+            child.kill()
+        if is_unwanted or ended in ready:
+            child.wait()
+            del running[ended]
+            os.close(ended)
 
 
 def _write_to(output: int, errors: int) -> None:

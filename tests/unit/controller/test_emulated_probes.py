@@ -12,6 +12,7 @@ from small_jobs import make_job
 
 from memtune.api.job import Job
 from memtune.controller.observation import PodCondition
+from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
 
@@ -22,8 +23,8 @@ def job(emulation: str = "Auto", **tuning: Any) -> Job:
     return make_job(resources=NAMED, tuning={"emulation": emulation, **tuning})
 
 
-def emulated(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int = 0) -> None:
-    """End the waiting emulated probe, on an allocator that takes ``factor`` of the truth."""
+def emulated(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int = 0, others_bytes: int = 0) -> None:
+    """End the waiting emulated probe, on an allocator that takes ``factor`` of the truth, beside other processes."""
     for run in cluster.runs(RunKind.EMULATE):
         cluster.start(run)
         for pod in cluster.of(run):
@@ -38,20 +39,20 @@ def emulated(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int 
                     report.memory,
                     peak_reserved_bytes=taken,
                     peak_allocated_bytes=taken,
-                    non_torch_bytes=0,
+                    non_torch_bytes=others_bytes,
                     made_up_sizes=made_up_sizes,
                 )
                 cluster.end(pod, 0 if fits else 85, replace(report, memory=memory))
     cluster.reconcile()
 
 
-def until_probed(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int = 0) -> None:
+def until_probed(cluster: SimulatedCluster, factor: float = 1.0, made_up_sizes: int = 0, others_bytes: int = 0) -> None:
     """End emulated probes successfully until there is a probe on GPUs or the job has chosen."""
     cluster.reconcile()
     for _ in range(10):
         if cluster.runs(RunKind.PROBE) or cluster.status["phase"] != "Probing":
             return
-        emulated(cluster, factor, made_up_sizes)
+        emulated(cluster, factor, made_up_sizes, others_bytes)
     raise AssertionError(cluster.events)
 
 
@@ -122,6 +123,18 @@ def test_only_launches_without_a_probe() -> None:
     tuned = condition(cluster, "Tuned")
     assert tuned["reason"] == "Emulated"
     assert "is launched without a probe: emulated probe" in tuned["message"]
+
+
+@pytest.mark.parametrize(("others_bytes", "launched"), [(500 * MIB, True), (GIB, False)])
+def test_only_launches_no_plan_beside_which_other_processes_leave_too_little(others_bytes: int, launched: bool) -> None:
+    cluster = SimulatedCluster(job("Only"))
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    tight = 0.85 * cluster.usable_bytes / cluster.truth(pod.plan)
+    until_probed(cluster, tight, others_bytes=others_bytes)  # 500 MiB are the context of its own process
+    assert cluster.status["emulations"][0]["verdict"] == "succeeded"
+    attempts = [attempt["plan"] for attempt in cluster.status["attempts"]]
+    assert (pod.plan in attempts) is launched
 
 
 @pytest.mark.parametrize(("made_up_sizes", "launched"), [(0, True), (3, False)])

@@ -180,12 +180,14 @@ int ncclMemFree(void *address) { return cudaFree(address); }
 /* Memory of another process, which has taken it: here it is addresses, and nobody knows what is there. */
 struct ipc_handle {
     size_t size;
-    char rest[56];
+    void *start; /* with the process, so that no two are alike: torch takes what has one handle for one storage */
+    pid_t pid;
+    char rest[64 - sizeof(size_t) - sizeof(void *) - sizeof(pid_t)];
 };
 int cudaIpcGetMemHandle(struct ipc_handle *handle, void *address) {
     pthread_mutex_lock(&lock);
     struct range *range = find(address);
-    *handle = (struct ipc_handle){.size = range ? range->size : 0};
+    *handle = (struct ipc_handle){range ? range->size : 0, range ? range->start : NULL, getpid(), {0}};
     pthread_mutex_unlock(&lock);
     return handle->size ? SUCCESS : fail(INVALID_VALUE);
 }
