@@ -34,14 +34,8 @@ def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> lis
     parts = estimated(result["outsideBytes"])
     versions = sorted({each["torch"] for each in result["plans"] if each["torch"]})
     lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
-    return [
-        *lines,
-        *wrapped(
-            screen,
-            f"device is reserved, what other processes took and, by estimate, what is outside of torch: {parts}",
-            2,
-        ),
-    ]
+    device = f"device is reserved, what other processes took and, by estimate, what is outside of torch: {parts}"
+    return [*lines, *wrapped(screen, device, 2)]
 
 
 def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
