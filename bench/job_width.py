@@ -30,8 +30,8 @@ from memtune.memory.prediction import BOUND, Interval
 
 DATA = Path(__file__).parent / "data"
 CONSTANTS = Path(__file__).parents[1] / "core" / "memtune" / "memory" / "constants.py"
-# The normal distribution's 97.5% quantile: errors have heavier tails. At the 95% quantile, more than one of twenty rows
-# of a source that was left out are above.
+# The normal distribution's 97.5% quantile: errors have heavier tails. At the 95% quantile, fewer than one row of twenty
+# is above, but more than that where every source weighs the same (bench/results/job-width.md).
 LEVEL = 1.96
 _LEVELS = (0.0, 1.0, BOUND, LEVEL, 2.5, 3.0, 3.5, 4.0, 5.0)
 

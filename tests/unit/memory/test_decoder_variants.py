@@ -10,7 +10,7 @@ from memtune.memory.formulas.activations import activation_terms, layer_bytes
 from memtune.memory.formulas.packing import largest_tensors
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.shape import shape_of
-from memtune.memory.formulas.terms import Term
+from memtune.memory.formulas.terms import BACKWARD, FIRST_LAYER, Term
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
@@ -147,3 +147,16 @@ def test_products_that_keep_quantized_inputs_keep_the_output_of_norms_too() -> N
     without, kept = (layer_bytes(shape, replace(recipe, keeps_quantized_inputs=keeps)) for keeps in (False, True))
     # Two norms' outputs of 64, and the input of the down projection, 176, two bytes each.
     assert (kept.norms - without.norms, kept.mlp - without.mlp) == (2 * 2 * 64, 2 * 176)
+
+
+def test_the_stack_with_the_larger_layer_is_recomputed_by_hand() -> None:
+    # Of one sample's 512 source and 256 target tokens, an encoder layer's 2,064 bytes a token are more than a decoder
+    # layer's, with 528 of cross-attention and 256 of keys and values for each source token, and the gradient of the
+    # encoder's output, 128 for each. Two tensors of a feed-forward are beside it.
+    plan, factor, inside = Plan.parse("bf16-z0-full-mb1x1"), DEFAULT_CONSTANTS.activation_factor, 2 * 2 * 256
+    encoder = (factor * 2064 + inside) * 512
+    assert encoder > (factor * (2064 + 528) + inside) * 256 + (factor * 256 + 128) * 512
+    terms = _terms(256, plan)
+    for phase in (BACKWARD, FIRST_LAYER):
+        found = sum(term.bytes for term in terms if term.name == "layer in backward" and phase in term.phases)
+        assert found == pytest.approx(encoder)

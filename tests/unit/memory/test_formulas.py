@@ -569,6 +569,77 @@ def test_the_first_layers_are_recomputed_beside_the_gradients_of_all_others() ->
     assert living("gradients", FIRST_LAYER) == pytest.approx(4 * (256 * 1024 + 20 * layer))
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_tied_head_has_its_gradient_before_the_first_layer_too(is_tied: bool) -> None:
+    model = replace(GPT, tied_embeddings=is_tied, position_count=4096)
+    workload, layer = Workload(model, H100, 8, 4096), 12 * 1024**2 + 4 * 1024
+    # Those of the head and of 23 layers; positions, the last norm and what is looked up come last.
+    found = [_bytes(f"bf16-ddp-{mode}-mb8x1", "gradients", "first layer", workload) for mode in ("none", "full")]
+    assert found == pytest.approx([4 * (50257 * 1024 + 23 * layer)] * 2)
+    # The other layers' copies of autocast are free by then.
+    assert _bytes("bf16-ddp-none-mb8x1", "autocast copies", "first layer", workload) == 2 * layer
+
+
+def test_an_adapter_has_the_gradients_of_all_layers_but_the_first() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 8, 4096, adapter=Adapter(16, ("q_proj", "v_proj")))
+    each = 4 * 2 * 16 * (4096 + 4096)  # two projections of a layer, in fp32
+    assert _bytes("bf16-ddp-full-mb8x1", "gradients", "first layer", workload) == pytest.approx(31 * each)
+    assert _bytes("bf16-ddp-every4-mb8x1", "gradients", "first layer", workload) == pytest.approx(28 * each)
+
+
+def test_while_the_first_layer_of_fsdp_computes_no_other_arrives() -> None:
+    table, layer = 32000 * 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    for plan in ("bf16-fsdp-full-mb8x1", "bf16-fsdpsgo-full-mb8x1"):
+        # The root unit, and one layer.
+        assert _bytes(plan, "gathered units", "first layer") == pytest.approx(2 * (2 * table + 4096 + layer))
+        # The head's gradient waits whole for the embedding's, and that of one layer is on its way. 31 are reduced.
+        assert _bytes(plan, "buckets", "first layer") == pytest.approx(2 * table + 2 * 2 * layer)
+        assert _bytes(plan, "gradients", "first layer") == pytest.approx(4 * 31 * layer / 8)
+
+
+def test_a_step_in_the_backward_pass_leaves_one_layers_gradients() -> None:
+    recipe = replace(_recipe("bf16-z0-full-mb8x1"), step_in_backward=True)
+    (gradients,) = [term for term in state_terms(shape_of(LLAMA_2_7B, None), recipe) if term.name == "gradients"]
+    # The first layer's, which are the last.
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    assert gradients.bytes == pytest.approx(2 * layer)
+    assert gradients.phase_names == ("first layer", "reduce")
+
+
+@pytest.mark.parametrize("target", [0, 500])
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_first_layer_of_an_encoder_decoder_is_the_encoders(target: int, is_tied: bool) -> None:
+    t5 = Architecture(
+        "t5", Kind.ENCODER_DECODER, 512, 6, 8, 8, 64, 2048, 32128, gated_ffn=False, encoder_layers=4,
+        relative_position_buckets=32, tied_embeddings=is_tied,
+    )  # fmt: skip
+    # Four projections and two of the feed-forward, with two norms; the decoder has four more and a norm.
+    encoder = 4 * 512**2 + 2 * 512 * 2048 + 2 * 512
+    decoder = encoder + 4 * 512**2 + 512
+    # A table, or two; biases by position and a last norm of each stack.
+    root = (2 - is_tied) * 32128 * 512 + 2 * 32 * 8 + 2 * 512
+    workload = Workload(t5, H100, 8, 1000, gpus_per_node=8, target_length=target, in_transformers=True)
+
+    def living(plan: str, name: str) -> float:
+        return _bytes(plan, name, "first layer", workload)
+
+    # A token's hidden state, one bias of 8 heads and 1000 x 1000 scores, which the layer joins with the mask again.
+    kept, bias = 2 * 512 * 1000, 2 * 8 * 1000**2
+    assert living("bf16-fsdp-full-mb1x1", "activations") == kept + bias
+    # Recomputed are norms, q, k, v and out, and the feed-forward, as in the test of what cross-attention keeps. Beside
+    # them are two tensors of a feed-forward, a bias's gradient and the sum of those of other layers.
+    again = 2 * 10 * 512 + (4 * 2 * 512 + 4 * 8) + 2 * 2 * 2048
+    inside = 2 * 2 * 2048 * 1000
+    assert living("bf16-fsdp-full-mb1x1", "layer in backward") == pytest.approx(1000 * again + inside + 3 * bias)
+    assert living("bf16-fsdp-none-mb1x1", "activations") == pytest.approx(1000 * again + 2 * bias)
+    # The decoder has looked up its part of the table by then. FSDP reduces the root unit later.
+    layers = 3 * encoder + 6 * decoder
+    assert living("fp32-ddp-full-mb1x1", "gradients") == pytest.approx(4 * (layers + root))
+    assert living("bf16-fsdp-full-mb1x1", "gradients") == pytest.approx(4 * layers / 8)
+    assert living("bf16-fsdp-full-mb1x1", "buckets") == pytest.approx(2 * root + 2 * 2 * encoder)
+    assert living("bf16-fsdp-full-mb1x1", "gathered units") == pytest.approx(2 * (root + encoder))
+
+
 def test_what_deepspeed_did_before_2026_by_hand() -> None:
     shape, vocabulary = shape_of(LLAMA_2_7B, None), 32_000 * 4096
     stage_3 = replace(_recipe("bf16-z3-none-mb1x8"), weight_shards=8)

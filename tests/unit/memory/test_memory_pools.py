@@ -1,5 +1,6 @@
 """Partly filled segments: most of a run of megabytes, nothing of one of gigabytes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import hypot
 
@@ -362,7 +363,7 @@ def test_a_model_that_nothing_wraps_is_packed_in_a_way_of_its_own() -> None:
 
 def test_the_loss_requests_anew_what_gradients_and_moments_were_cut_from_by_hand() -> None:
     blocks = LossBlocks(wide=400.0, idle=200.0, inside=50.0 * MIB)
-    cut = Cut((100.0, 300.0), (200.0, 0.0), (500.0, 0.0), (0.0, 1200.0), 32.0 * MIB, blocks)
+    cut = Cut((100.0, 300.0), ((200.0, 0.0),), (500.0, 0.0), (0.0, 1200.0), 32.0 * MIB, blocks)
     # 100 + 300 + 200 bytes at the first loss. Beyond the 200 of its logits, 300 are cut from wide tensors of 400, the
     # last of which is cut in its middle.
     assert cut.peak(1) == 600 + 300 + 400 / 2
@@ -370,7 +371,7 @@ def test_the_loss_requests_anew_what_gradients_and_moments_were_cut_from_by_hand
     assert cut.peak(4) == 100 + 4 * (300 + 200)
     # No more than all of the loss is requested anew; the step may have reserved more than the loss did.
     assert cut._replace(spilt=(9000.0, 0.0)).peak(1) == 600 + 1200
-    assert cut._replace(spilt=(9000.0, 0.0), step=(700.0, 0.0)).peak(1) == 700 + 1200
+    assert cut._replace(spilt=(9000.0, 0.0), steps=((700.0, 0.0),)).peak(1) == 700 + 1200
     # Of a layer's tensors of 10 MiB, none has room for a workspace of 32 MiB; segments of 20 MiB have for one of 8 MiB.
     small = cut._replace(spilt=(0.0, 0.0), blocks=blocks._replace(inside=10.0 * MIB))
     assert small.peak(1) == 600 + 400
@@ -394,6 +395,14 @@ def test_moments_that_were_cut_from_the_loss_by_hand() -> None:
     assert sums.reserved(LOSS, 1).bytes == 300 + (240 + 120 - 300)
 
 
+def _cut(terms: Sequence[Term]) -> Cut:
+    recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb4x16-sdpa"))
+    packed = Packing(0.0, 0.0, 0.0, 0.0, 1.0, 0.4)
+    cut = ledger(terms, recipe, DEFAULT_CONSTANTS, Belief.prior(DEFAULT_CONSTANTS), None, packed, packed).cut
+    assert cut is not None
+    return cut
+
+
 def test_logits_that_a_loop_keeps_through_the_step_by_hand() -> None:
     # 100 bytes of weights, 500 of moments; each sample has logits of 160 bytes at its loss, of which 40 live on. The
     # first step ends with 100 + 500 + 40 bytes, or of four samples with 100 + 500 + 160, and 100 + 640 at the loss.
@@ -403,8 +412,11 @@ def test_logits_that_a_loop_keeps_through_the_step_by_hand() -> None:
         Term("logits", 4 * 160.0, (LOSS,), "", (), "", True),
         Term("logits", 4 * 40.0, (BACKWARD, REDUCE, FIRST_STEP, STEP), "", (), "", True),
     ]
-    recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb4x16-sdpa"))
-    packed = Packing(0.0, 0.0, 0.0, 0.0, 1.0, 0.4)
-    sums = ledger(terms, recipe, DEFAULT_CONSTANTS, Belief.prior(DEFAULT_CONSTANTS), None, packed, packed)
-    assert sums.cut is not None
-    assert [sums.cut.peak(samples) for samples in (1, 4)] == [100 + 500 + 40, 100 + 500 + 160]
+    assert [_cut(terms).peak(samples) for samples in (1, 4)] == [100 + 500 + 40, 100 + 500 + 160]
+    # With 200 bytes in the first step and 60 for each sample in later ones, one sample's first step ends with more, and
+    # four samples' later ones.
+    terms += [
+        Term("step transients", 200.0, (FIRST_STEP,), "", (), ""),
+        Term("step transients", 4 * 60.0, (STEP,), "", (), "", True),
+    ]
+    assert [_cut(terms).peak(samples) for samples in (1, 4)] == [640 + 200, 760 + 240]

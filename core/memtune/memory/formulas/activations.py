@@ -7,6 +7,7 @@ fp32 logsumexp per head and token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -209,15 +210,16 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     encoder = _activation_terms(encoder_shape, recipe, constants)
     decoder = _activation_terms(replace(shape, layers=shape.crossed, biased_stacks=biased), recipe.decoder, constants)
     # The encoder's layers, whose gradients are the last, are the first.
-    last = [_within(term, (FIRST_LAYER,)) for term in encoder if FIRST_LAYER in term.phases]
-    encoder, decoder = ([_within(term, _BEFORE) for term in stack] for stack in (encoder, decoder))
+    last = _within(encoder, (FIRST_LAYER,))
+    encoder, decoder = _within(encoder, _BEFORE), _within(decoder, _BEFORE)
     kept = [term for term in (*encoder, *decoder) if term.name != _LIVE]
     live = max(encoder, decoder, key=lambda terms: sum(term.bytes for term in terms if term.name == _LIVE))
-    return [term for term in (*kept, *(term for term in live if term.name == _LIVE), *last) if term.phases]
+    return [*kept, *(term for term in live if term.name == _LIVE), *last]
 
 
-def _within(term: Term, phases: tuple[int, ...]) -> Term:
-    return term._replace(phases=tuple(phase for phase in term.phases if phase in phases))
+def _within(terms: Sequence[Term], phases: tuple[int, ...]) -> list[Term]:
+    cut = (term._replace(phases=tuple(phase for phase in term.phases if phase in phases)) for term in terms)
+    return [term for term in cut if term.phases]
 
 
 def _activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:

@@ -93,16 +93,17 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     root, layer = _unit_bytes(shape, recipe)
     terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
-        # A unit's gradients are unsharded until reduced; the head's wait for the embedding's, the last to be ready. A
-        # unit is copied for the reduction, in the dtype in which gradients are reduced.
+        # A unit's gradients are unsharded until reduced; the head's wait for the embedding's, the last to be ready, of
+        # which an encoder-decoder has the decoder's part before the first layer. A unit is copied for the reduction, in
+        # the dtype in which gradients are reduced.
         copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
         head = min(shape.vocab * shape.hidden * recipe.compute_bytes / recipe.tensor_parallel, root)
         template = "unsharded gradients of the {} {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
-        before: tuple[int, ...] = (BACKWARD, FIRST_LAYER)
-        after: tuple[int, ...] = (REDUCE,)
-        for living, unit, waiting in ((before, "head", head), (after, "root unit", root)):
-            values, source = (unit, waiting, layer, copy), "torch fully_shard, foreach_reduce"
-            terms.append(Term("buckets", waiting + layer + copy, living, template, values, source))
+        early, late = ((BACKWARD,), (FIRST_LAYER, REDUCE)) if shape.crossed else ((BACKWARD, FIRST_LAYER), (REDUCE,))
+        units = (("head", head, 1.0, early), ("root unit", root, shape.first_layer_part, late))
+        for unit, waiting, part, living in units:
+            values, source = (unit, waiting, part * layer, part * copy), "torch fully_shard, foreach_reduce"
+            terms.append(Term("buckets", waiting + part * (layer + copy), living, template, values, source))
     return terms
 
 
@@ -114,7 +115,8 @@ def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> 
     """
     at_once = 2 if recipe.weight_shards > 1 else 1
     template, few, sizes = "root unit {:,.0f} B + {} layers x {:,.0f} B", root + at_once * layer, (root, at_once, layer)
-    last = Term("gathered units", root + layer, (FIRST_LAYER,), template, (root, 1, layer), "torch fully_shard")
+    first = layer * shape.first_layer_part
+    last = Term("gathered units", root + first, (FIRST_LAYER,), template, (root, 1, first), "torch fully_shard")
     if not recipe.keeps_gathered:
         phases = (FORWARD, LOSS, BACKWARD, REDUCE)
         return [Term("gathered units", few, phases, template, sizes, "torch fully_shard"), last]

@@ -83,14 +83,15 @@ class Cut(NamedTuple):
     """What the loss requests from the device anew, because the first step cut tensors that stay from its blocks.
 
     Sizes are fixed bytes and those per sample. ``first`` is reserved at the loss of the first step, but for logits that
-    the loss has widened, ``step`` lives as a step ends. Gradients and moments are cut from free blocks, the smallest
-    first: from those of a recomputed layer and of activations, from logits that the loss has widened, and then what is
-    ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its ``workspace`` of cuBLAS from a wide
-    one, too, if neither a tensor inside a layer nor a segment of small tensors has room for it.
+    the loss has widened, ``steps`` live as the first step and as later ones end. Gradients and moments are cut from
+    free blocks, the smallest first: from those of a recomputed layer and of activations, from logits that the loss has
+    widened, and then what is ``spilt`` from the ``loss`` with its wide tensors. The backward pass takes its
+    ``workspace`` of cuBLAS from a wide one, too, if neither a tensor inside a layer nor a segment of small tensors has
+    room for it.
     """
 
     first: tuple[float, float]
-    step: tuple[float, float]
+    steps: tuple[tuple[float, float], ...]
     spilt: tuple[float, float]
     loss: tuple[float, float]
     workspace: float
@@ -110,7 +111,7 @@ class Cut(NamedTuple):
         if max(inside * micro_batch, _LARGE_SEGMENT) < self.workspace:
             anew = max(anew, wide)
         first = self.first[0] + (self.first[1] + idle) * micro_batch
-        return max(first, self.step[0] + self.step[1] * micro_batch) + anew
+        return max(first, *(fixed + slope * micro_batch for fixed, slope in self.steps)) + anew
 
 
 # Fitted on emulated runs alone: written by `python bench/packing.py --write`, never by hand.

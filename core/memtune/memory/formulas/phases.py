@@ -291,7 +291,7 @@ def _cut(addends: Iterable[_Addend], sums: Sequence[tuple[float, float]], blocks
     loss = sums[LOSS]
     return Cut(
         first=(loss[0] - there[0], loss[1] - there[1]),
-        step=max(sums[FIRST_STEP], sums[STEP]),
+        steps=(sums[FIRST_STEP], sums[STEP]),
         spilt=(taken[0] - holes[0], taken[1] - holes[1]),
         loss=(logits[0], logits[1]),
         workspace=workspace[0] / 2,

@@ -88,6 +88,13 @@ class Shape:
         return self.crossed or self.layers
 
     @property
+    def first_layer_part(self) -> float:
+        """The first layer's parameters as a part of ``layer``: an encoder's layer has no cross-attention."""
+        if not self.crossed:
+            return 1.0
+        return ((self.total - self.root) / self.layer - self.crossed) / (self.layers - self.crossed)
+
+    @property
     def outside(self) -> int:
         """Trainable parameters outside the repeated blocks; an adapter has none there."""
         return 0 if self.has_adapter else self.root

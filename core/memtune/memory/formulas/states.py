@@ -141,13 +141,17 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
 def _before_the_last(shape: Shape, recipe: Recipe, gradients: Term) -> list[Term]:
     """What exists of these gradients when the first layer, whose are the last, is recomputed or differentiated.
 
-    With it comes what is looked up: a head that is tied to it has its part by then.
+    With it comes what is looked up: a tied head has its part by then, and so has a decoder that shares the encoder's
+    table. FSDP reduces all that is outside the layers at the end.
     """
     if REDUCE not in gradients.phases or FIRST_LAYER in gradients.phases:
         return []
     late = recipe.recomputed_layers / shape.layers
     if not shape.has_adapter:
-        late = (recipe.recomputed_layers * shape.layer + shape.root - shape.vocab * shape.hidden) / shape.total
+        outside = 0 if shape.crossed else shape.root - shape.vocab * shape.hidden
+        if recipe.backend == "fsdp":
+            outside = shape.root
+        late = (recipe.recomputed_layers * shape.layer * shape.first_layer_part + outside) / shape.total
     part = max(1 - late, 0.0)
     template, values = "{:,.0f} B x {:.1%} that are not of the first layers", (gradients.bytes, part)
     return [Term("gradients", gradients.bytes * part, (FIRST_LAYER,), template, values, "torch autograd engine")]
