@@ -240,8 +240,9 @@ def become(words: list[str], environment: dict[str, str], directory: str, python
     """Run `python WORDS...` in this process, as a Python that was started by this path."""
     os.environ.clear()
     os.environ.update(environment)
-    if "MEMTUNE_EMULATED_GPU" in environment:
-        ctypes.CDLL(None).emulated_configure()
+    process = ctypes.CDLL(None)
+    if hasattr(process, "emulated_configure"):  # a launcher's Python has no GPU
+        process.emulated_configure()
     os.chdir(directory)
     own = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     is_module = words[0] == "-m"
