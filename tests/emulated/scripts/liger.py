@@ -1,4 +1,4 @@
-"""Trains a Llama of transformers that Liger has patched, and says its peak of tensors in MiB."""
+"""Trains a Llama of transformers that Liger has patched, and says how many MiB a step takes beside what stays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ model.cuda().bfloat16()
 optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.zeros((4, 1024), dtype=torch.int64, device="cuda")
 for _ in range(2):
+    before = torch.cuda.memory_allocated()
     loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-print(type(model.model.norm).__name__, bool(loss.isfinite()), torch.cuda.max_memory_allocated() // 2**20)
+print(type(model.model.norm).__name__, bool(loss.isfinite()), (torch.cuda.max_memory_allocated() - before) // 2**20)
