@@ -305,14 +305,18 @@ def _resident_pages() -> int:
 
 
 @pytest.fixture
-def child(
-    library: Any, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[subprocess.Popen[str]]:
-    """A process of the same run, with 300 MiB of the GPU until it is told to end; a context takes 50 MiB."""
+def of_a_run(library: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The library in one of a run's processes, of which each has a context of 50 MiB."""
     monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};context={50 * MIB}")
     library.emulated_configure()
     (tmp_path / "processes").touch()
     monkeypatch.setenv("MEMTUNE_EMULATED_PROCESSES", str(tmp_path / "processes"))
+    return library
+
+
+@pytest.fixture
+def child(of_a_run: Any, built: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process of the same run, with 300 MiB of the GPU until it is told to end."""
     code = (
         f"import ctypes; library = ctypes.CDLL({str(built)!r}); address = ctypes.c_void_p()\n"
         f"assert library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t({300 * MIB})) == 0\nprint('took'); input()"
@@ -321,6 +325,7 @@ def child(
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "took\n"
+        assert _free_bytes(of_a_run) == GIB - 400 * MIB, "one context is in what lies outside"
         yield process
         process.kill()
 
@@ -329,8 +334,6 @@ def test_processes_of_a_run_share_its_gpu_each_with_a_context(library: Any, chil
     library.emulated_others_left.restype = ctypes.c_uint64
     sizes = (ctypes.c_uint64 * 3)()
     places = [ctypes.byref(sizes, 8 * place) for place in range(3)]
-    # One context is in what lies outside.
-    assert _free_bytes(library) == GIB - 400 * MIB
     assert (library.emulated_others(0, *places), list(sizes)) == (1, [350 * MIB, 300 * MIB, 300 * MIB])
     assert _allocate(library, 200 * MIB)[0] == 0
     assert _free_bytes(library) == GIB - 650 * MIB
@@ -366,13 +369,7 @@ def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
     assert library.emulated_others_left(0) == 0
 
 
-def test_processes_that_allocate_at_once_get_what_there_is_and_no_more(
-    library: Any, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", f"{_GPU};context={MIB}")
-    library.emulated_configure()
-    (tmp_path / "processes").touch()
-    monkeypatch.setenv("MEMTUNE_EMULATED_PROCESSES", str(tmp_path / "processes"))
+def test_processes_that_allocate_at_once_get_what_there_is_and_no_more(of_a_run: Any, built: Path) -> None:
     code = (
         f"import ctypes; library = ctypes.CDLL({str(built)!r}); address = ctypes.c_void_p()\n"
         f"def take(): return library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t({2 * MIB})) == 0\n"
@@ -387,9 +384,9 @@ def test_processes_that_allocate_at_once_get_what_there_is_and_no_more(
         print(file=child.stdin)
     taken = sum(int(child.stdout.readline()) for child in children if child.stdout)
     sizes = (ctypes.c_uint64 * 3)()
-    assert library.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3))) == 3
+    assert of_a_run.emulated_others(0, *(ctypes.byref(sizes, 8 * place) for place in range(3))) == 3
     # 100 lie outside, with one context of the three.
-    assert taken * 2 == 1024 - 102
+    assert taken * 2 == 1024 - 200
     assert sizes[1] == 924 * MIB
     for child in children:
         child.communicate("end")
