@@ -28,7 +28,7 @@ from memtune.units import MIB
 
 # The label gives the product's nominal memory; a process gets up to a tenth less.
 _SOLD_OVER_USABLE = 1.1
-# Segments of the emulated allocator that are on their way as a reading is taken.
+# More than readings differ by, and less than any other process takes, which has a context.
 _ROUNDING_BYTES = 64 * MIB
 
 
