@@ -12,19 +12,20 @@ import sys
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 import torch
 from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
 from own_process import apart
+from warm_environment import read_by_libraries
 from warm_pythons import DEEPSPEED_LATER, WarmPython
 
 from memtune.wire.report import Device
 
 TIMEOUT_SECONDS = 540
 _PROGRAM = Path(__file__).with_name("engine_ranks.py")
-ENGINE_LIBRARIES = ("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "deepspeed", *DEEPSPEED_LATER)
+_LIBRARIES = ("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", "deepspeed", *DEEPSPEED_LATER)
 
 
 class Curve(NamedTuple):
@@ -99,9 +100,14 @@ def _started(
     words = [str(_PROGRAM), str(place), str(rank), str(world), str(device), *tasks]
     log = (place / f"rank-{rank}.log").open("w+b")
     if device is Device.VIRTUAL:
-        return WarmPython(words, variables, ENGINE_LIBRARIES, log)
+        return forked(words, variables, log)
     with log:
         return subprocess.Popen([sys.executable, *words], env=variables, stdout=log, stderr=subprocess.STDOUT)
+
+
+def forked(words: list[str], variables: dict[str, str], log: IO[bytes] | None = None) -> WarmPython:
+    """A rank forked after the imports of the engine and of DeepSpeed, which writes errors alone."""
+    return WarmPython(words, variables, _LIBRARIES, log, read=(*read_by_libraries(), ("DS_LOG_LEVEL", "error")))
 
 
 def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from script_material import HF_CONFIG
-from warm_environment import LIBRARIES, read_by_libraries, warm_environment
-from warm_pythons import DEEPSPEED_LATER, WarmPython
+from warm_environment import read_by_libraries, warm_environment
+from warm_pythons import LIBRARIES, WarmPython
 
 from memtune.api import API_VERSION, KIND
 from memtune.plans.plan import Plan
@@ -33,9 +33,8 @@ _OWN_PROGRAMS = Path(sys.executable).parent
 _LIBRARIES = {
     PACKAGES: (
         *LIBRARIES,
-        *("datasets", "deepspeed", *DEEPSPEED_LATER, "evaluate", "litgpt.finetune.full", "lightning", "peft"),
-        *("sentence_transformers", "trl.cli", "trl.trainer.dpo_trainer", "trl.trainer.reward_trainer"),
-        "trl.trainer.sft_trainer",
+        *("datasets", "evaluate", "litgpt.finetune.full", "lightning", "sentence_transformers", "trl.cli"),
+        *("trl.trainer.dpo_trainer", "trl.trainer.reward_trainer", "trl.trainer.sft_trainer"),
     ),
     TORCHTUNE: tuple(
         f"torchtune.{name}" for name in ("_cli.tune", "config", "datasets", "models.llama2", "modules.loss", "training")

@@ -22,21 +22,12 @@ from threading import Thread
 
 import emulated_gpu
 import pytest
-from warm_pythons import DEEPSPEED_LATER, MESSAGE_BYTES, TRACING, parent
+from warm_pythons import LIBRARIES, MESSAGE_BYTES, TRACING, parent
 
 from memtune.wire.environment import NODES
 
 _START = Path(__file__).parent / "programs" / "warm_start.py"
-LIBRARIES = (
-    "torch",
-    "transformers.trainer",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.llama.modeling_llama",
-    "accelerate",
-)
-_ON_EMULATED = (*LIBRARIES, "deepspeed", *DEEPSPEED_LATER)
-
-
+_ON_EMULATED = tuple(each for each in LIBRARIES if each != "peft")  # which is not there
 # What a Python on the emulated GPU reads as it imports torch, by the beginnings of the names, and what of these only
 # later: the emulation sets the first after the import, and torch reads the others before it first allocates.
 _READ_ON_EMULATED = ("LD_", "TRITON_", "OMP_", "PYTORCH_")

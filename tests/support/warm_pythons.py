@@ -38,6 +38,8 @@ LIBRARIES = (
 TRACING = ("torch", "torch._dynamo", "memtune_runner.tracing")
 # What Python, its loader and libraries read as they are imported, by the beginnings of the names.
 _READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "TORCH", "PYTORCH_", "HF_", "TRANSFORMERS_", "ACCELERATE_", "DS_")
+# And what of these only later: it is told to ranks, or set by libraries for what they start.
+_READ_LATER = ("TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 class WarmPython:
@@ -93,7 +95,11 @@ class WarmPython:
 
 def read_at_import(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """What of an environment a Python must have had as it imported libraries."""
-    return tuple((name, each) for name, each in sorted(environment.items()) if name.startswith(_READ_AT_IMPORT))
+    return tuple(
+        (name, each)
+        for name, each in sorted(environment.items())
+        if name.startswith(_READ_AT_IMPORT) and not name.startswith(_READ_LATER)
+    )
 
 
 @cache

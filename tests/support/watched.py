@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launches import free_port
+from warm_environment import read_by_libraries
 from warm_pythons import LIBRARIES, WarmPython
 
 from memtune.plans.plan import Plan
@@ -94,7 +95,10 @@ class Workers:
                 [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         libraries = (*LIBRARIES, "lightning") if environment.get("MEMTUNE_INTEGRATION") == "lightning" else LIBRARIES
-        return WarmPython(words, environment, libraries)
+        # Libraries put aside have to be found as others are imported, which look for them.
+        return WarmPython(
+            words, environment, libraries, read=None if os.environ.get("PYTHONPATH") else read_by_libraries()
+        )
 
 
 run, run_anew = Workers().run, Workers(anew=True).run

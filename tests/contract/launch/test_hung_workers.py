@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 from launches import Launch, Place, free_port
-from warm_environment import training_python
-from warm_pythons import WarmPython
+from warm_environment import read_by_libraries, training_python
+from warm_pythons import TRACING, WarmPython
 from watched import ROOT
 
 from memtune.units import MIB
@@ -115,7 +115,7 @@ def hang(
     environment = {"MEMTUNE_RANK_DIRECTORY": str(tmp_path), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     file = tmp_path / "hanging.py"
     file.write_text(script)
-    process = WarmPython([str(file)], environment, ("torch._dynamo",))
+    process = WarmPython([str(file)], environment, TRACING, read=read_by_libraries())
     try:
         said, _ = process.communicate(240)
     finally:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_suite import ENGINE_LIBRARIES
-from warm_pythons import WarmPython
+from engine_suite import forked
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format, Way, resumption
@@ -65,10 +64,7 @@ def _run(root: Path, cases: list[tuple[str, str]], world: int) -> Told:
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world)}
     words = [str(WORKER), str(root), json.dumps(cases)]
-    ranks = [
-        WarmPython(words, {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}, ENGINE_LIBRARIES)
-        for rank in range(world)
-    ]
+    ranks = [forked(words, {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(world)]
     try:
         output = ranks[0].communicate(timeout=LIMIT_SECONDS)[0]
         for rank in ranks:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from warm_environment import read_by_libraries
 from warm_pythons import TRACING, WarmPython
 
 from memtune.wire import environment
@@ -39,9 +40,8 @@ def call(factory: str, folder: Path, *words: str) -> tuple[list[str], dict[str, 
 
 def warm(command: Sequence[str], folder: Path, errors: IO[bytes] | None = None) -> WarmPython:
     """Start a command that traces in a process that has torch already."""
-    # The folder is on its path as the working directory; in the variable it would ask for a warm Python of its own.
     variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(PROGRAMS), *sys.path])}
-    return WarmPython(command[1:], variables, TRACING, None, errors, folder)
+    return WarmPython(command[1:], variables, TRACING, None, errors, folder, read_by_libraries())
 
 
 def ended_warm(factory: str, folder: Path, *words: str, program: Path | None = None) -> tuple[int, str, str]:
