@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launches import Place
+from warm_environment import warm_environment
 
 from memtune.wire.report import Device, Ending
 from memtune_runner.install import install
@@ -20,7 +21,7 @@ def test_a_script_without_torch_does_not_wait_for_its_import(tmp_path: Path) -> 
 
 def test_a_probe_of_a_script_that_trains_is_measured_and_what_it_applied_is_reported(tmp_path: Path) -> None:
     install(tmp_path / "runner")
-    place = Place(tmp_path / "runner", tmp_path)
+    place = Place(tmp_path / "runner", tmp_path, str(warm_environment() / "bin" / "python"))
     told = {
         "MEMTUNE_RUN_KIND": "probe",
         "MEMTUNE_PROBE_STEPS": "2",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from launches import Launch, Place, install_runner, wait_for
+from warm_environment import launching_python
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format
@@ -32,6 +33,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(runner: Path, tmp_path: Path) -> Place:
+    return Place(runner, tmp_path, launching_python())
+
+
+@pytest.fixture
+def anew(runner: Path, tmp_path: Path) -> Place:
+    """Where each Python starts anew: a forked one ends in its own way."""
     return Place(runner, tmp_path)
 
 
@@ -118,7 +125,7 @@ def test_modules_code_and_other_launchers_run_in_each_rank(place: Place) -> None
         assert launch.report.ending is Ending.SUCCEEDED
 
 
-def test_what_a_thread_does_after_the_end_of_its_script_finds_the_script(place: Place) -> None:
+def test_what_a_thread_does_after_the_end_of_its_script_finds_the_script(anew: Place) -> None:
     code = (
         "import atexit, pickle, sys, threading\n"
         "class State: pass\n"
@@ -130,13 +137,13 @@ def test_what_a_thread_does_after_the_end_of_its_script_finds_the_script(place: 
         "atexit.register(lambda: print('left', len(pickle.dumps(State())) > 0))\n"
         "sys.exit()\n"
     )
-    script = place.script(code)
-    place.script(code, "pkg.py")
-    application = place.directory / "application"
+    script = anew.script(code)
+    anew.script(code, "pkg.py")
+    application = anew.directory / "application"
     application.mkdir()
-    place.script(code, "application/__main__.py")
+    anew.script(code, "application/__main__.py")
     for words in (["python", script], ["python", "-m", "pkg"], ["python", str(application)], ["python", "-c", code]):
-        launch = place.run(*words, "a")
+        launch = anew.run(*words, "a")
         assert lines_of(launch, 0) == ["saved State [True, False]", "left True"], launch.stderr
 
 
@@ -262,18 +269,18 @@ def test_sigterm_reaches_the_script_which_may_still_save(place: Place) -> None:
     assert (place.directory / "saved").exists()
 
 
-def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(place: Place) -> None:
+def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(anew: Place) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    script = place.script(
+    script = anew.script(
         "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         f"child = subprocess.Popen([sys.executable, '-c', '{deaf}'], start_new_session=True)\n"
         "open('ready.part', 'w').write(str(child.pid))\nimport os; os.rename('ready.part', 'ready')\ntime.sleep(60)"
     )
-    launch = place.start("python", script, told={"MEMTUNE_GRACE_SECONDS": "1"})
-    wait_for(launch, place.directory / "ready")
+    launch = anew.start("python", script, told={"MEMTUNE_GRACE_SECONDS": "1"})
+    wait_for(launch, anew.directory / "ready")
     launch.process.send_signal(signal.SIGTERM)
     assert launch.end().report.ending is Ending.TERMINATED
-    child = int((place.directory / "ready").read_text())
+    child = int((anew.directory / "ready").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 
