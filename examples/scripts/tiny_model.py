@@ -10,14 +10,14 @@ VOCABULARY = 256
 
 
 def tiny_llama() -> PreTrainedModel:
-    """Four layers with random weights."""
+    """Two layers with random weights."""
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=64,
             intermediate_size=128,
-            num_hidden_layers=4,
+            num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
             max_position_embeddings=256,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
-from warm_environment import warm_emulated
+from warm_environment import launching_python, warm_emulated
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -22,7 +21,7 @@ def emulate(
 
     Without a ``python`` of its own, it is forked from one that has imported torch and transformers.
     """
-    command = [sys.executable, "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
+    command = [launching_python(), "-m", "memtune_cli.main", "emulate", "--format", "json", *options, "--"]
     done = subprocess.run(
         [*command, str(python or warm_emulated()), str(script), *arguments],
         check=False, capture_output=True, text=True, timeout=limit, cwd=script.parent,
@@ -53,7 +52,7 @@ def memtune(
     first = programs or warm_emulated().parent
     own = {"VIRTUAL_ENV": str(first.parent), "PATH": f"{first}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
-        [sys.executable, "-m", "memtune_cli.main", *words],
+        [launching_python(), "-m", "memtune_cli.main", *words],
         # One width of its pages, which leave columns out: a worker of pytest-xdist has that of the user's terminal.
         env={**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **(own if activated else {})},
         cwd=_EXAMPLES.parent,

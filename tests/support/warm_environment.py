@@ -1,8 +1,8 @@
 """Environments whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
 
-Programs of such an environment, such as `trl`, use it as well. The launcher of a single node, which has no torch, is
-forked from a Python that has imported MemTune alone. Everything else, but what `memtune emulate` runs and what traces a
-model or converts a checkpoint, starts anew: `memtune run` itself, and a program up to where the runner takes its place.
+Programs of such an environment, such as `trl`, use it as well. `memtune` itself and the launcher of a single node, which
+have no torch, are forked from Pythons that have imported what they do. Everything else, but what `memtune emulate` runs and
+what traces a model or converts a checkpoint, starts anew, such as a program up to where the runner takes its place.
 """
 
 from __future__ import annotations
@@ -27,6 +27,15 @@ from warm_pythons import LIBRARIES, MESSAGE_BYTES, TRACING, parent
 from memtune.wire.environment import NODES
 
 _START = Path(__file__).parent / "programs" / "warm_start.py"
+# What `memtune run` and `memtune emulate` import.
+_COMMANDS = (
+    "memtune_cli.arguments",
+    "memtune_cli.commands.run",
+    "memtune_cli.commands.emulate",
+    "memtune_operator.local.backend",
+    "memtune_operator.reconciler",
+    "memtune_operator.search.optuna_search",
+)
 _ON_EMULATED = tuple(each for each in LIBRARIES if each != "peft")  # which is not there
 # What a Python on the emulated GPU reads as it imports torch, by the beginnings of the names, and what of these only
 # later: the emulation sets the first after the import, and torch reads the others before it first allocates.
@@ -39,9 +48,12 @@ _Fork = Callable[[bytes], socket.socket]
 def warm_environment(libraries: tuple[str, ...] = LIBRARIES, packages: tuple[Path, ...] = ()) -> Path:
     """The directory of the environment, which ends with this process; ``packages`` are directories beside its own."""
     variables = read_by_libraries(packages)
-    return _environment(
-        Path(sys.executable), packages, lambda message: parent(() if _needs_no_torch(message) else libraries, variables)
-    )
+
+    def forking(message: bytes) -> socket.socket:
+        without_torch = _without_torch(message)
+        return parent(libraries if without_torch is None else without_torch, variables)
+
+    return _environment(Path(sys.executable), packages, forking)
 
 
 def read_by_libraries(packages: tuple[Path, ...] = ()) -> tuple[tuple[str, str], ...]:
@@ -56,16 +68,20 @@ def warm_emulated() -> Path:
     return _environment(emulated_gpu.PYTHON, (), _on_emulated) / "bin" / "python"
 
 
-def _needs_no_torch(message: bytes) -> bool:
-    """Whether a request is for a launcher without others to meet."""
+def _without_torch(message: bytes) -> tuple[str, ...] | None:
+    """What to have imported for a request that needs no torch: for `memtune`, or a launcher without others to meet."""
     request = marshal.loads(message)
-    is_launcher: bool = request["words"][:3] == ["-m", "memtune_runner", "launch"]
-    return is_launcher and request["environment"].get(NODES, "1") == "1"
+    if request["words"][:2] == ["-m", "memtune_cli.main"]:
+        return _COMMANDS
+    if request["words"][:3] == ["-m", "memtune_runner", "install"]:
+        return ()
+    is_launcher = request["words"][:3] == ["-m", "memtune_runner", "launch"]
+    return () if is_launcher and request["environment"].get(NODES, "1") == "1" else None
 
 
 def _on_emulated(message: bytes) -> socket.socket:
-    if _needs_no_torch(message):
-        return parent((), (), str(emulated_gpu.PYTHON))
+    if (without_torch := _without_torch(message)) is not None:
+        return parent(without_torch, (), str(emulated_gpu.PYTHON))
     told: Mapping[str, str] = marshal.loads(message)["environment"]
     read = {name: told[name] for name in told if name.startswith(_READ_ON_EMULATED) and name not in _READ_LATER}
     # Libraries that ask for the GPU as they are imported do not begin to use it, which would be the end of forks. The
@@ -112,7 +128,7 @@ def forked_conversions() -> Iterator[None]:
 
 
 def launching_python() -> str:
-    """The `python` of an environment that forks launchers, and ranks that have no torch."""
+    """The `python` of an environment that forks `memtune`, launchers, and ranks that have no torch."""
     return str(warm_environment(()) / "bin" / "python")
 
 

@@ -124,7 +124,7 @@ def followed(outcomes: list[Outcome], plan: str, device: Device = Device.VIRTUAL
 
 
 def save_tiny_model(directory: Path) -> None:
-    """A model of four layers and a tokenizer of four words, as from_pretrained takes them."""
+    """A model of two layers and a tokenizer of four words, as from_pretrained takes them."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace

@@ -179,7 +179,8 @@ def _import_own(homes: list[str]) -> None:
         del sys.modules[name]
     before, sys.path[:] = sys.path[:], [*homes, *sys.path]
     gc.disable()
-    for name in (*_WITHOUT_TORCH, *_WITH_TORCH) if "torch" in sys.modules else _WITHOUT_TORCH:
+    asked = [name for name in sys.argv[3:] if name.partition(".")[0] in _OWN]
+    for name in (*_WITHOUT_TORCH, *(_WITH_TORCH if "torch" in sys.modules else ()), *asked):
         with suppress(Exception):  # a child that needs it will tell
             importlib.import_module(name)
     sys.path[:] = before
