@@ -1,8 +1,8 @@
 """Environments whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
 
-Programs of such an environment, such as `trl`, use it as well. `memtune` itself and the launcher of a single node, which
-have no torch, are forked from Pythons that have imported what they do. Everything else, but what `memtune emulate` runs and
-what traces a model or converts a checkpoint, starts anew, such as a program up to where the runner takes its place.
+Programs of such an environment, such as `trl`, use it as well. `memtune` itself and the launcher of a single node have no
+torch, and are forked from Pythons that have imported what they need. Everything else but what
+`programs/warm_start.py` lists starts anew, such as a program up to where the runner takes its place.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ def job(directory: Path, **spec: Any) -> Path:
     return file
 
 
-def start(file: Path, python: str = sys.executable) -> subprocess.Popen[str]:
+def start(file: Path, python: str = sys.executable, program: str | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [python, "-m", "memtune_cli.main", "run", str(file), "--state", str(file.parent / "state")],
+        executable=program,
         env={**os.environ, "PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -46,8 +47,13 @@ def start(file: Path, python: str = sys.executable) -> subprocess.Popen[str]:
 
 
 def start_warm(file: Path) -> subprocess.Popen[str]:
-    """Start one with ranks that are forked after their imports."""
+    """Start one that is forked after its imports, as its ranks are."""
     return start(file, training_python())
+
+
+def start_with_warm_ranks(file: Path) -> subprocess.Popen[str]:
+    """Start one anew, in the process of this id, with ranks that are forked after their imports."""
+    return start(file, training_python(), sys.executable)
 
 
 def told_once(said: str) -> None:
@@ -155,7 +161,7 @@ def test_a_terminal_that_is_closed_ends_what_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="sets a limit of another process")
 def test_on_a_full_disk_an_interruption_still_ends_everything_and_the_next_call_goes_on(tmp_path: Path) -> None:
     file, state = job(tmp_path), tmp_path / "state"
-    first = start_warm(file)
+    first = start_with_warm_ranks(file)
     wait_for(state / "runs" / "tiny-probe-1" / "process.json", first)
     resource.prlimit(first.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     first.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
-"""The `python` of a warm environment: forks `memtune`, a launcher, a rank, what `memtune emulate` runs, what traces a model
-or converts a checkpoint, and the parts of a GPU day, from a Python that has imported libraries, and starts all else anew.
+"""The `python` of a warm environment: forks what is listed here, such as `memtune`, launchers and ranks, from a Python
+that has imported libraries, and starts everything else anew.
 
 Runs without site-packages, and imports only what is built in, which halves its time; the directory above has the socket
 and the path of the real Python.
