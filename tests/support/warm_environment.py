@@ -1,7 +1,7 @@
 """Environments whose `python` forks the ranks of `memtune run` from a Python that has imported libraries already.
 
-Programs of such an environment, such as `trl`, use it as well. `memtune` itself and the launcher of a single node have no
-torch, and are forked from Pythons that have imported what they need. Everything else but what
+Programs of such an environment, such as `trl`, use it as well. `memtune` itself and the launcher of a single node have
+no torch, and are forked from Pythons that have imported what they need. Everything else but what
 `programs/warm_start.py` lists starts anew, such as a program up to where the runner takes its place.
 """
 
