@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 from gpu_measure import RAN_OUT, command, variables
-from gpu_pairs import PAIRS, Pair, in_turns, split
+from gpu_pairs import MODELS, PAIRS, Pair, in_turns, split
 from gpu_results import Results
 from gpu_score import Result
 from gpu_table import report, this_machine
@@ -40,10 +40,7 @@ NO_GPU = 2
 # A pair of the largest model takes a minute, mostly to fill the weights; a small one that hangs leaves time to others.
 # An emulated GPU computes on the CPU what it computes at all, and other work may be going on there.
 _TIMES_AS_LONG = 5.0 if EMULATED_GPU in os.environ else 1.0
-LIMIT_SECONDS = {
-    model: _TIMES_AS_LONG * seconds
-    for model, seconds in {"0.1B": 60.0, "0.5B": 60.0, "1.1B": 60.0, "3B": 90.0, "7B": 120.0, "13B": 180.0}.items()
-}
+LIMIT_SECONDS = {model: _TIMES_AS_LONG * {"3B": 90.0, "7B": 120.0, "13B": 180.0}.get(model, 60.0) for model in MODELS}
 # With less than that left, no pair is started.
 _LEAST_SECONDS = 20.0
 # torch is imported in so long, also from a cold disk. A process that seems older was started by an odd clock.

@@ -8,7 +8,7 @@ from gpu_pairs import Pair
 
 
 def peak_bytes(plan: str) -> int:
-    measured = gpu_truth.measured(Pair("0.1B", plan))
+    measured = gpu_truth.measured(Pair("0.03B", plan))
     assert measured.device_bytes, measured
     return measured.allocated_bytes
 
