@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gpu_truth
 import pytest
-from gpu_pairs import Pair
+from gpu_pairs import SMALLEST, Pair
 
 
 def peak_bytes(plan: str) -> int:
-    measured = gpu_truth.measured(Pair("0.03B", plan))
+    measured = gpu_truth.measured(Pair(SMALLEST, plan))
     assert measured.device_bytes, measured
     return measured.allocated_bytes
 
