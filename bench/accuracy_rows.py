@@ -182,7 +182,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
 def _accumulates(notes: str) -> bool:
     """Whether gradients live through the forward pass. Before torch 2.0, zero_grad filled them with zeros instead."""
     found = re.search(r"grad accum (\d+)", notes)
-    keeps = "gradients in a buffer" in notes or re.search(r"\btorch [01]\.", notes) is not None
+    keeps = re.search(r"gradients in a buffer|live through the forward pass|\btorch [01]\.", notes) is not None
     return keeps or (found is not None and int(found[1]) > 1)
 
 
