@@ -19,7 +19,7 @@ from memtune.gpus.gpu import GPUS
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.terms import ALWAYS, FORWARD, LOSS, REDUCE, REDUCING
 from memtune.plans.knobs import Attention, Checkpointing
-from memtune.units import GIB
+from memtune.units import GIB, MIB
 
 LLAMA = {
     "id": "one", "model": "llama2-7b", "params_b": "6.74", "hidden": "4096", "layers": "32", "heads": "32",
@@ -147,6 +147,7 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
     [
         ("loss in 16 bits", {"upcasts_loss": False}),
         ("softmax in 16 bits", {"upcasts_scores": False}),
+        ("whose attention and softmax are written out", {"writes_softmax": True}),
         ("compiled loss", {"compiles_loss": True}),
         ("shifted logits; outputs dropped", {"shifts_logits": True, "drops_outputs": True}),
         ("transformers' Trainer", {"drops_outputs": True}),
@@ -158,6 +159,9 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("whole logits, whole embedding", {"whole_logits": True, "whole_embedding": True}),
         ("gradients in a buffer", {"accumulates": True}),
         ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
+        ("gathers run ahead", {"keeps_gathered": True}),
+        ("context and kernels of 600 MB measured", {"context_bytes": 600 * MIB}),
+        ("561 MB that the driver keeps", {"context_bytes": 1061 * MIB}),
     ],
 )
 def test_notes_tell_what_a_program_does(notes: str, changes: dict[str, Any]) -> None:
