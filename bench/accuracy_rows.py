@@ -22,6 +22,7 @@ from accuracy_cells import (
 )
 from accuracy_shapes import model_name, quantization, read_shape
 
+from memtune.gpus.driver_overhead import CONTEXT_BYTES
 from memtune.gpus.gpu import of_product
 from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe, is_narrow
 from memtune.memory.formulas.shape import Shape
@@ -150,12 +151,13 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         returns_fp32_logits=_is_before(notes, (4, 46)),
         shifts_logits="shifted logits" in notes or _is_before(notes, (4, 49)),
         upcasts_scores="softmax in 16 bits" not in notes,
+        writes_softmax="softmax are written out" in notes,
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         counts_layers="transformers' model" in notes,
         casts_frozen="frozen weights in 16 bits" in notes,
         builds_whole="built whole" in notes,
         # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
-        keeps_gathered=is_older and stage >= 3 and "built whole" in notes,
+        keeps_gathered=(is_older and stage >= 3 and "built whole" in notes) or "gathers run ahead" in notes,
         older_deepspeed=is_older,
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
@@ -182,7 +184,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
 def _accumulates(notes: str) -> bool:
     """Whether gradients live through the forward pass. Before torch 2.0, zero_grad filled them with zeros instead."""
     found = re.search(r"grad accum (\d+)", notes)
-    keeps = "gradients in a buffer" in notes or re.search(r"\btorch [01]\.", notes) is not None
+    keeps = re.search(r"gradients in a buffer|live through the forward pass|\btorch [01]\.", notes) is not None
     return keeps or (found is not None and int(found[1]) > 1)
 
 
@@ -228,7 +230,11 @@ def _is_bitsandbytes_before(notes: str, minor: int) -> bool:
 
 
 def _context_bytes(notes: str) -> float:
+    """What lies outside of torch's allocator as a row tells it; nvml's own number has what the driver keeps, too."""
     found = re.search(r"context[^;]*? of (\d+) mb measured", notes)
+    kept = re.search(r"(\d+) mb that the driver keeps", notes)
+    if kept:
+        return CONTEXT_BYTES + float(kept[1]) * 1024**2
     return float(found[1]) * 1024**2 if found else 0.0
 
 

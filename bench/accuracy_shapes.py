@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 from accuracy_cells import QUANTIZATIONS, TARGETS, Cells
 
 from memtune.memory.formulas.shape import Shape, shape_of
-from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind, ModuleNames
+from memtune.model.architecture import Adapter, Architecture, Experts, Head, Image, Kind, ModuleNames
 from memtune.model.count import parameters
 from memtune.model.families.family import activation_tensors
 
@@ -37,6 +38,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     model = model_name(cells)
     is_encoder = re.search(r"bert|electra", model) is not None
     is_pair = re.search(r"(^|[-_])m?t5|bart|pegasus|marian", model) is not None
+    image = _image(cells, model)
     layers = cells.whole("layers", max(hidden // 128, 1))
     # The default of the family's configuration class in transformers.
     dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
@@ -46,7 +48,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     classifies = "classification head" in cells["notes"]
     base = Architecture(
         name=cells["model"],
-        kind=Kind.ENCODER if is_encoder else Kind.ENCODER_DECODER if is_pair else Kind.DECODER,
+        kind=Kind.VISION if image else _kind_of_text(is_encoder, is_pair),
         hidden_size=hidden,
         layers=layers,
         encoder_layers=layers if is_pair else 0,
@@ -63,6 +65,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         attention_softcap=50.0 if is_capped else 0.0,
         logit_softcap=30.0 if is_capped else 0.0,
         experts=_experts(cells),
+        image=image,
         head=Head.CLASSIFIER if classifies else Head.LANGUAGE_MODEL,
         label_count=2 if classifies else 0,
         module_names=ModuleNames(query=_FUSED, key=_FUSED, value=_FUSED) if _is_fused(cells) else ModuleNames(),
@@ -70,6 +73,16 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     published = published or float(parameters(base).total)
     gatings = (True,) if "gated feed-forward" in cells["notes"] else (True, False)
     return _closest(base, published, gatings), published
+
+
+def _kind_of_text(is_encoder: bool, is_pair: bool) -> Kind:
+    return Kind.ENCODER if is_encoder else Kind.ENCODER_DECODER if is_pair else Kind.DECODER
+
+
+def _image(cells: Cells, model: str) -> Image | None:
+    """The image of a vision transformer, whose name ends in the size of its patches: a class token and the patches."""
+    patch = re.search(r"^vit[-_].*[-_](\d+)$", model)
+    return Image(int(patch[1]) * math.isqrt(cells.whole("seq_len", 197) - 1), int(patch[1])) if patch else None
 
 
 def model_name(cells: Cells) -> str:

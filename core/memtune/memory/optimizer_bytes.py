@@ -55,14 +55,15 @@ def optimizer_bytes(name: str) -> OptimizerBytes | None:
     word = re.sub(r"[^a-z0-9]+", "_", name.lower())
     is_paged = "paged" in word
     few_bits = next((bits for bits in _MOMENT_BYTES if re.search(bits.replace("bit", "_?bit"), word)), None)
-    word = re.sub(r"paged|fp8|[48]_?bit", "", word)
+    has_none = "without_momentum" in word  # torch's SGD as it is if nothing is said (sgd.py, momentum=0)
+    word = re.sub(r"paged|fp8|[48]_?bit|_?without_momentum", "", word)
     base = _SILENT.sub("", word).replace("_", "")
     if base == "adafactor":
         return OptimizerBytes(_ADAFACTOR_BYTES, alone=_FP32)
     moments = _MOMENTS.get(base)
     if moments is None:
         return None
-    if is_paged:
+    if is_paged or (base == "sgd" and has_none):
         return OptimizerBytes(0.0)
     if few_bits:
         return OptimizerBytes(moments * _MOMENT_BYTES[few_bits])

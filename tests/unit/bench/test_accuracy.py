@@ -19,7 +19,7 @@ from memtune.gpus.gpu import GPUS
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.terms import ALWAYS, FORWARD, LOSS, REDUCE, REDUCING
 from memtune.plans.knobs import Attention, Checkpointing
-from memtune.units import GIB
+from memtune.units import GIB, MIB
 
 LLAMA = {
     "id": "one", "model": "llama2-7b", "params_b": "6.74", "hidden": "4096", "layers": "32", "heads": "32",
@@ -147,6 +147,7 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
     [
         ("loss in 16 bits", {"upcasts_loss": False}),
         ("softmax in 16 bits", {"upcasts_scores": False}),
+        ("whose attention and softmax are written out", {"writes_softmax": True}),
         ("compiled loss", {"compiles_loss": True}),
         ("shifted logits; outputs dropped", {"shifts_logits": True, "drops_outputs": True}),
         ("transformers' Trainer", {"drops_outputs": True}),
@@ -157,6 +158,10 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("deferred reduction, reduced in fp32", {"defers_reduction": True, "reduce_bytes": 4}),
         ("whole logits, whole embedding", {"whole_logits": True, "whole_embedding": True}),
         ("gradients in a buffer", {"accumulates": True}),
+        ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
+        ("gathers run ahead", {"keeps_gathered": True}),
+        ("context and kernels of 600 MB measured", {"context_bytes": 600 * MIB}),
+        ("561 MB that the driver keeps", {"context_bytes": 1061 * MIB}),
     ],
 )
 def test_notes_tell_what_a_program_does(notes: str, changes: dict[str, Any]) -> None:
@@ -239,6 +244,15 @@ def test_an_encoder_decoder_is_known_by_its_name() -> None:
     )  # fmt: skip
     assert t5.shape.layers == 24
     assert t5.shape.crossed == 12
+
+
+def test_a_vision_transformer_is_known_by_its_name() -> None:
+    # 24 layers of 12 x 1,024 x 1,024, patches of 3 x 16 x 16 entries, and a place for each of 197 tokens.
+    sizes = {"params_b": "0.3033", "hidden": "1024", "layers": "24", "heads": "16", "kv_heads": "16", "ffn": "4096"}
+    vision = {"model": "vit-l-16", "vocab": "0", "seq_len": "197", "notes": "classification head"}
+    shape = row(**sizes, **vision).shape
+    assert (shape.vocab, shape.modulated, shape.layers) == (0, False, 24)
+    assert shape.total == pytest.approx(303_300_000, rel=0.005)
 
 
 def test_a_file_names_what_it_leaves_out(tmp_path: Path) -> None:

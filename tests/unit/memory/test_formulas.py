@@ -312,6 +312,10 @@ def test_eager_attention_keeps_the_scores() -> None:
     eager = layer_bytes(shape, replace(recipe, attention=Attention.EAGER)).attention
     # 16 heads x 4096 keys x (2 bytes + 4 of the fp32 softmax) a token.
     assert eager - flash == 16 * 4096 * 6
+    # Written out in fp32: 4 bytes of the exponentials, and 4 of their quotient.
+    wide = replace(recipe, compute_bytes=4, attention=Attention.EAGER)
+    written_out, kernel = replace(wide, writes_softmax=True), replace(wide, attention=Attention.FLASH)
+    assert layer_bytes(shape, written_out).attention - layer_bytes(shape, kernel).attention == 16 * 4096 * 8
 
 
 @pytest.mark.parametrize(

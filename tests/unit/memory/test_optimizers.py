@@ -47,6 +47,8 @@ HALF = from_facts(
         ("schedule_free_adamw", 8),
         ("adafactor", 0.02),
         ("prodigy", 16),
+        ("sgd", 4),
+        ("SGD without momentum", 0),
     ],
 )
 def test_bytes_of_states_by_name(name: str, states: float) -> None:

@@ -108,8 +108,8 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
         # A softmax in fp32 keeps its result beside the narrowed one of the next product; dropout's takes the latter's
-        # place, and adds a mask.
-        widened = _FP32 if wide < _FP32 and recipe.upcasts_scores else 0
+        # place, and adds a mask. One that is written out keeps exponentials, and its quotient for the next product.
+        widened = _FP32 if wide < _FP32 and recipe.upcasts_scores else wide if recipe.writes_softmax else 0
         dropped = (1 + (0 if widened else wide)) if shape.attention_dropout else 0
         # A tanh keeps its output; scaling by the cap, before and after, keeps nothing.
         capped = wide if shape.attention_softcap and not recipe.compiled else 0

@@ -47,14 +47,15 @@ class Recipe:
     before 2026, whose stages 1 and 2 flatten weights in host memory and copy offloaded master weights in fp32. With
     `keeps_fp32_logits` a loop variable holds those of its last batch; with `drops_outputs` none but those that the
     loss saved are left when the backward pass begins. A loss that `shifts_logits` copies them for that.
-    `upcasts_scores` says that an eager softmax is in fp32. With `defers_reduction` FSDP reduces with the last
-    micro-batch only. If `counts_layers`, layers keep what is counted and nothing else. With `checkpoints_half` only
-    every second layer is checkpointed. An engine that `casts_frozen` weights puts them into the compute format.
-    With `whole_logits` and `whole_embedding` tensor parallelism does not split them. With `builds_whole` the model
-    is on the GPU before it is sharded. `world` counts the ranks that NCCL joins. `target_length` is the decoder's
-    own if known; `source_length` is the encoder's, 0 if they are equal. `keeps_quantized_inputs` says that products
-    with a quantized weight keep their input. With `varying_lengths`, `sequence_length` is that of the longest
-    batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks` parts, one after the other.
+    `upcasts_scores` says that an eager softmax is in fp32, `writes_softmax` that it is no function of torch's. With
+    `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep what is counted and
+    nothing else. With `checkpoints_half` only every second layer is checkpointed. An engine that `casts_frozen` weights
+    puts them into the compute format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
+    With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
+    `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
+    `keeps_quantized_inputs` says that products with a quantized weight keep their input. With `varying_lengths`,
+    `sequence_length` is that of the longest batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks`
+    parts, one after the other.
     """
 
     backend: str
@@ -90,6 +91,7 @@ class Recipe:
     keeps_fp32_logits: bool = False
     drops_outputs: bool = False
     upcasts_scores: bool = True
+    writes_softmax: bool = False
     counts_layers: bool = False
     defers_reduction: bool = False
     casts_frozen: bool = False
