@@ -19,11 +19,12 @@ from memtune_runner.emulated.step_operations import StepOperations, StepTrace
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.settings import Settings
 
+# The first one makes what all others find.
 _COUNTED_STEP = 2
 
 
 class EmulatedStatistics(CudaStatistics):
-    """The emulated GPU of a run has in ``budget_from_step`` what is left after a number of steps; 0 is the start."""
+    """The ``settings`` have what the GPU has left after a number of steps; 0 is the start."""
 
     def __init__(self, settings: Settings, peaks: PhasePeaks, keeps_history: bool, emulation: Emulation) -> None:
         super().__init__(None)
@@ -61,15 +62,14 @@ class EmulatedStatistics(CudaStatistics):
     def step_ended(self, micro_steps: int) -> None:
         self._steps += 1
         if self._settings.is_probe:
-            self._count_second_step(micro_steps)
+            self._count_a_step(micro_steps)
         if left_bytes := self._budget_from_step.get(self._steps):
             print(f"memtune: rehearsal: the emulated GPU has {gib(left_bytes)} from here on", file=sys.stderr)
             # Cached memory would hide the loss.
             torch.cuda.empty_cache()
             resize(left_bytes)
 
-    def _count_second_step(self, micro_steps: int) -> None:
-        """The first step makes what all others find."""
+    def _count_a_step(self, micro_steps: int) -> None:
         try:
             if self._steps == _COUNTED_STEP - 1:
                 self._trace = StepTrace()

@@ -11,9 +11,10 @@ from simulated_cluster import Pod, SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
-from memtune.api.status import load_status
+from memtune.api.status import RunStatus, load_status
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition
+from memtune.controller.records import plan_of
 from memtune.memory.speed import TRUST
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
@@ -150,6 +151,22 @@ def test_operations_of_made_up_sizes_tell_no_speed() -> None:
         seconds = knowledge.predict(Plan.parse(pod.plan)).step_seconds
         assert (seconds.expected == pytest.approx(cluster.step_seconds(pod.plan), rel=0.05)) is is_known
         assert (seconds.upper / seconds.expected < 1 + TRUST / 1.5) is is_known
+
+
+def test_what_a_gpu_has_timed_is_not_mixed_with_operations() -> None:
+    cluster = SimulatedCluster(job("Only"))
+    cluster.reconcile()
+    emulated(cluster)
+    status = load_status(cluster.status)
+    (record,) = (each for each in status.emulations if each.verdict)
+    other = plan_of(record).with_micro_batch(1 if plan_of(record).micro_batch > 1 else 2)
+    probe = record.model_copy(update={"plan": str(other), "step_seconds": 50 * record.step_seconds})
+    timed = status.model_copy(
+        update={"probes": (RunStatus.model_validate(probe.model_dump(include=set(RunStatus.model_fields))),)}
+    )
+    alone = timed.model_copy(update={"emulations": ()})
+    both, without = (knowledge_of(cluster.job, each, None).predict(other).step_seconds for each in (timed, alone))
+    assert both == without
 
 
 @pytest.mark.parametrize(("others_bytes", "launched"), [(500 * MIB, True), (GIB, False)])

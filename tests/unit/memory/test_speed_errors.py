@@ -41,10 +41,8 @@ def test_counted_operations_say_more_than_formulas_and_less_than_a_clock() -> No
     by_counts, by_clock = counts.factor(PLAIN, COMPUTE), clock.factor(PLAIN, COMPUTE)
     assert by_counts.expected == pytest.approx(by_clock.expected, rel=1e-2)
     assert 3 * (by_clock.width - 1) < by_counts.width - 1 < 0.7 * (UNMEASURED.width - 1)
-    # One that a clock has timed says how far off all counts are.
-    both = SpeedErrors([Timed(PLAIN, COMPUTE, 1.3, counted=True), timed(CHECKPOINTED, 1.15)])
-    assert both.factor(CHECKPOINTED, COMPUTE).expected == pytest.approx(1.15, rel=2e-2)
-    assert 1.1 < both.factor(PLAIN, COMPUTE).expected < 1.25
+    more = SpeedErrors([Timed(plan, COMPUTE, 1.3, counted=True) for plan in (PLAIN, CHECKPOINTED, SMALLER)])
+    assert more.factor(PLAIN, COMPUTE).width > 0.9 * by_counts.width  # all may be off alike
 
 
 def test_the_more_a_plan_shares_with_a_measured_one_the_better_it_is_known() -> None:
