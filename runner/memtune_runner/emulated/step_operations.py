@@ -101,9 +101,9 @@ def _nodes(lines: Iterable[str]) -> Iterator[_Node]:
 def operations(nodes: Iterable[_Node]) -> StepOperations:
     """Count the operations in the nodes of an execution trace, where each comes after those that it calls.
 
-    What is reduced over all ranks is so once in a step, as DDP does, and what `Optimizer.step` calls. Products and
-    attention may have kernels that copy their inputs. What a dispatch mode took over is what that calls: nothing where
-    checkpointing has saved the result.
+    Done once in a step are what `Optimizer.step` calls, what comes after the last product of the backward pass, and
+    what is reduced over all ranks, as by DDP. Products and attention may have kernels that copy their inputs. What a
+    dispatch mode took over is what that calls: nothing where checkpointing has saved the result.
     """
     found, update = list[tuple[int, Operation]](), Counter[Operation]()
     working, multiplying = set[int](), set[int]()
@@ -128,7 +128,10 @@ def operations(nodes: Iterable[_Node]) -> StepOperations:
             update[operation] += 1
         else:
             found.append((number, operation))
-    return StepOperations(Counter(operation for _, operation in found), update)
+    in_order = [operation for _, operation in found]
+    micro = max((place for place, each in enumerate(in_order, 1) if each.flops), default=len(in_order))
+    update.update(in_order[micro:])
+    return StepOperations(Counter(in_order[:micro]), update)
 
 
 class _Tensor(NamedTuple):

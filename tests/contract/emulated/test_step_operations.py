@@ -158,7 +158,9 @@ def test_collectives_send_what_their_algorithm_does(name: str, kind: str, sent: 
 
 def test_what_the_optimizer_does_and_what_all_ranks_reduce_is_done_once_in_a_step() -> None:
     step = node("Optimizer.step#AdamW.step", "", [], [], number=10)
-    reduce = collective("allreduce", tensor(1000))
-    micro, update = operations([mm(number=5), reduce, mm(number=12, parent=10), step])
-    assert micro == {PRODUCT: 1}
-    assert update == {PRODUCT: 1, Operation("all-reduce", "", 0, 3500, batch=8): 1}
+    reduce, gather = collective("allreduce", tensor(1000)), collective("_allgather_base", tensor(1000))
+    again = collective("_allgather_base", tensor(1000))
+    micro, update = operations([gather, mm(number=5), reduce, mm(number=12, parent=10), step, again])
+    gathered = Operation("all-gather", "", 0, 14000, batch=8)
+    assert micro == {gathered: 1, PRODUCT: 1}
+    assert update == {PRODUCT: 1, Operation("all-reduce", "", 0, 3500, batch=8): 1, gathered: 1}
