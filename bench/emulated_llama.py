@@ -115,20 +115,39 @@ def selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def sharded(length: int, is_compiled: bool) -> nn.Module:
-    """The model on this rank; the last block is not resharded after its forward, as its weights are needed at once."""
+def sharded(
+    length: int,
+    is_compiled: bool,
+    checkpointing: str = "selective",
+    *,
+    is_sharded: bool = True,
+    is_fp8: bool = False,
+) -> nn.Module:
+    """The model on this rank; the last block is not resharded after its forward, as its weights are needed at once.
+
+    ``checkpointing`` is `none`, `selective` or `full`.
+    """
     mesh = init_device_mesh("cuda", (distributed.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     with torch.device("meta"):
         model = Llama(length)
+    if is_fp8:
+        from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found]  # an optional package
+
+        convert_to_float8_training(model, module_filter_fn=lambda _, name: name != "head")
     for place, layer in enumerate(model.layers):
-        block: Any = checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False)
+        block: Any = layer
+        if checkpointing != "none":
+            contexts: Any = {"context_fn": selective} if checkpointing == "selective" else {}
+            block = checkpoint_wrapper(layer, preserve_rng_state=False, **contexts)
         if is_compiled:
             block = torch.compile(block, fullgraph=True)
         is_last = place == LAYERS - 1
-        fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=not is_last)
+        if is_sharded:
+            fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=not is_last)
         model.layers[place] = block
-    fully_shard(model, mesh=mesh, mp_policy=precision)
+    if is_sharded:
+        fully_shard(model, mesh=mesh, mp_policy=precision)
     return model.to_empty(device="cuda")
 
 

@@ -61,8 +61,11 @@ class FixedStatistics:
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         """It never runs out."""
 
-    def step_ended(self) -> None:
+    def step_ended(self, micro_steps: int) -> None:
         """Nothing to do."""
+
+    def counted_seconds(self) -> None:
+        """Nothing is counted."""
 
     def record_sites(self) -> None:
         """It has no lines of code."""

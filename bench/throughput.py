@@ -37,6 +37,12 @@ class Row(NamedTuple):
     plan: Plan
     published: float
 
+    @property
+    def model(self) -> Architecture:
+        """The model, of which no row has a trace alone."""
+        assert isinstance(self.workload.architecture, Architecture)
+        return self.workload.architecture
+
 
 class Scored(NamedTuple):
     """A row and its prediction."""

@@ -529,6 +529,47 @@ def test_matrix_products_and_collectives_are_counted(tmp_path: Path) -> None:
     assert result["measured"]["collectives"] == [{"name": "all-reduce", "calls": 1, "bytes": 4000}]
 
 
+def test_a_step_has_its_products_attention_collectives_and_update(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nfrom torch import distributed, nn\n"
+        "from torch.nn.functional import scaled_dot_product_attention\n"
+        "from memtune_runner.emulated.step_operations import StepTrace\n"
+        "distributed.init_process_group('nccl')\n"
+        "model = nn.Linear(256, 512, bias=False).cuda().bfloat16()\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), fused=True)\n"
+        "heads = torch.zeros(2, 8, 512, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True)\n"
+        "trace = StepTrace()\n"
+        "loss = model(torch.ones(1024, 256, device='cuda', dtype=torch.bfloat16)).sum()\n"
+        "(loss + scaled_dot_product_attention(heads, heads, heads, is_causal=True).sum()).backward()\n"
+        "distributed.all_gather_into_tensor(torch.ones(8000, device='cuda'), torch.ones(1000, device='cuda'))\n"
+        "distributed.all_reduce(torch.ones(1000, device='cuda'))\n"
+        "optimizer.step()\n"
+        "micro, update = trace.stop()\n"
+        "for each, times in sorted((micro + update).items()):\n"
+        "    if each.kind != 'kernel': print('asked', times, *each)\n"
+        "print('updated', sorted({each.kind for each in update}), max(each.moved for each in update))\n"
+    )
+    code, result = emulate(script, "--ranks", "8")
+    assert code == 0, result["printed"][-2000:]
+    asked = [line for line in result["printed"].splitlines() if line.startswith(("asked", "updated"))]
+    matrices, flops = 2 * (1024 * 256 + 256 * 512 + 1024 * 512), 2 * 1024 * 256 * 512
+    attention, scores = ("asked 1 cudnn-attention bf16", 2 * 8 * 512 * 512 * 64)
+    assert [line for line in asked if "attention" not in line] == [
+        "asked 1 all-gather  0 28000 0 0 8",
+        "asked 1 all-reduce  0 7000 0 0 8",
+        f"asked 1 product bf16 {flops} {matrices} 512 256 1",
+        f"asked 1 product bf16 {flops} {matrices} 1024 512 1",
+        # Weights, gradients and two states in 16 bits are read and written, and the number of the step is read.
+        f"updated ['all-gather', 'all-reduce', 'kernel'] {8 * 2 * 256 * 512 + 4}",
+    ]
+    # Half of two products forward and of five backward.
+    assert [line.rpartition(" 0 0 1")[0].rpartition(" ")[0] for line in asked if "attention" in line] == [
+        f"{attention} {2 * scores}",
+        f"{attention} {5 * scores}",
+    ]
+
+
 def test_groups_of_a_process_group_that_is_bound_to_its_device_have_their_own_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

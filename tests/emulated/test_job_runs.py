@@ -136,6 +136,10 @@ def test_a_job_is_emulated_under_each_of_the_plans_that_rank_first(tmp_path: Pat
         assert max(phase[metric] for phase in phases.values()) == peaks[metric]
     assert {"init", "forward", "backward", "optimizer-step"} <= phases.keys()
     assert set(first["predictedBytes"]) == set(peaks)
+    for each in (first, second):
+        parts = {name: seconds for name, seconds in each["stepSeconds"].items() if name != "all"}
+        assert sum(parts.values()) == pytest.approx(each["stepSeconds"]["all"])
+        assert parts["products"] > 0 == parts["collectives"]
     largest = first["largest"]
     # Blocks are rounded up to 512 bytes each, and what is asked for is not.
     assert 0.9 * peaks["active"] < largest["tensorBytes"] <= peaks["active"]
@@ -213,7 +217,13 @@ def test_plans_are_emulated_before_they_are_probed(tmp_path: Path, emulation: st
     status = json.loads((state / "job.json").read_text())["status"]
     assert {each["verdict"] for each in status["emulations"]} == {"succeeded"}, status["emulations"]
     assert len(status["probes"]) == probes
-    assert report_of(state, "env-emulate-1")["device"] == "emulated"
+    report = report_of(state, "env-emulate-1")
+    assert report["device"] == "emulated"
+    # By its operations: no clock says how long a step takes.
+    assert status["emulations"][0]["stepSeconds"] == pytest.approx(report["stepSeconds"], rel=1e-3)
+    assert 0 < report["stepSeconds"] < 1
+    assert "tokensPerSecond" not in report
+    assert "s a step by its operations" in done.stdout
     (attempt,) = status["attempts"]
     assert attempt["plan"] in {each["plan"] for each in status["emulations"]}
     assert not attempt["emulated"]

@@ -38,6 +38,7 @@ _FOUND = (
         "kernelLaunches",
         "matrixProducts",
         "collectives",
+        "stepSeconds",
     ),
     *("otherProcesses", "stubs", "compilations", "values", "torch", "history"),
 )

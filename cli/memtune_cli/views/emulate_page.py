@@ -54,6 +54,8 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
         yield f"  {asked(result, result['steps'])}"
+        if result["stepSeconds"]:
+            yield f"  {taken(result['stepSeconds'])}"
     if result["largest"] and result["largest"]["largest"]:
         yield from _largest(screen, result["largest"])
     if result["values"] is not None:
@@ -160,6 +162,13 @@ def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
         *(f"{each['name']} {size(each['bytes'] // share)}" for each in collectives),
     ]
     return f"Asked of the GPU{'' if steps is None else ' per step'}: {', '.join(parts)}"
+
+
+def taken(seconds: Mapping[str, float]) -> str:
+    """What a step takes by its operations, and what takes it, the most first."""
+    parts = sorted(((took, name) for name, took in seconds.items() if name != "all"), reverse=True)
+    named = ", ".join(f"{name} {took:.2g}" for took, name in parts if took >= seconds["all"] / 100)
+    return f"By its operations, a step of the plan takes {seconds['all']:.3g} s: {named}"
 
 
 def others(processes: Sequence[Mapping[str, int]] | None) -> Iterator[str]:

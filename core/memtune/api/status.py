@@ -192,8 +192,7 @@ class RunStatus(RecordStatus):
     plan: PlanName = Field(description="Short form of the plan that the run executes.")
     emulated: Flag = Field(
         default=False,
-        description="Whether it runs on an emulated GPU: its memory is counted, nothing is computed and no time means "
-        "anything.",
+        description="Whether it runs on an emulated GPU: its memory and operations are counted, nothing is computed.",
     )
     predicted_bytes: Natural = Field(
         default=0, description="Device memory that was expected when the run was recorded."
@@ -203,7 +202,7 @@ class RunStatus(RecordStatus):
         default=0, description="Times the allocator had to free its cache and try again."
     )
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
-    step_seconds: Amount = Field(default=0.0, description="Median seconds of one optimizer step.")
+    step_seconds: Amount = Field(default=0.0, description="Median seconds of one step; if emulated, by its operations.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
     length_covered: Flag | None = Field(
         default=None,

@@ -79,6 +79,7 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
     new = record.model_copy(
         update={
             **reported_numbers.measured(run),
+            "step_seconds": reported_numbers.counted_seconds(run),
             "made_up_sizes": reported_numbers.made_up_sizes(run),
             **(out_of_memory(conclusion, run, record) if conclusion.verdict is Verdict.DEVICE_OOM else {}),
             "verdict": str(conclusion.verdict),

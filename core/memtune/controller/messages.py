@@ -161,7 +161,10 @@ def measured(record: RunStatus) -> str:
     # A rehearsal may take memory away after the peak.
     of = f"of {amount(total, total)}" if peaks.device <= total else f"before the GPU had only {amount(total, total)}"
     measured = f"{verb} {amount(peaks.device, total)}{predicted} {of}"
-    speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
+    speed = f", {record.tokens_per_second:,} tokens/s"
+    if record.emulated:
+        seconds = record.step_seconds
+        speed = f", {seconds:.3g} s a step by its operations" if seconds else ", speed not measured"
     sizes = record.made_up_sizes if isinstance(record, EmulationStatus) else 0
     made_up = f", {counted(sizes, 'size')} of tensors made up" if sizes else ""
     shorter = ", without the longest sequences" if record.length_covered is False else ""

@@ -46,6 +46,11 @@ def measured(run: RunObservation) -> dict[str, Any]:
     }
 
 
+def counted_seconds(run: RunObservation) -> float:
+    """The seconds of an emulated run's step by the operations that it asked of its GPU; 0 if they are not known."""
+    return max((_rate(report.step_seconds) for report in reports_of(run.pods)), default=0.0)
+
+
 def made_up_sizes(run: RunObservation) -> int:
     """How often a tensor of an emulated run got its size from values that no kernel had computed."""
     return max((_count(report.memory.made_up_sizes) for report in reports_of(run.pods)), default=0)

@@ -50,6 +50,9 @@ class Gpu:
 # on an H100 (2407.08608, abstract). All Hopper GPUs have an H100's; those without a measurement have what lies between.
 _AMPERE = {"matmul": 0.869, "attention": 0.62}
 _HOPPER = {"matmul": 0.803, "attention": 0.35}
+# With 500 W in place of 700, arithmetic is slower by their ratio to the power of 0.24: so is an A100 by PCIe, with 300
+# W, beside one with 400 W (81.1% and 86.9% in the same table).
+_HOPPER_500_W = {"matmul": 0.741, "attention": 0.323}
 _MATMUL_SHARE, _ATTENTION_SHARE = 0.85, 0.47
 
 
@@ -92,9 +95,9 @@ GPUS: dict[str, Gpu] = {
         _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64, network=50, **_HOPPER),
         _gpu("h100-nvl-94gb", 93.0, 835, 60, 3900, 64, fp8=1671, host=64, **_HOPPER),
         _gpu("h100-pcie-80gb", 79.1, 756, 51, 2000, 64, fp8=1513, host=64, **_HOPPER),
-        # An H100 SXM with HBM2e: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md. Also used for the GPU
-        # of a GH200, whose HBM3 is faster.
-        _gpu("h100-96gb", 94.5, 989, 67, 2400, 450, fp8=1979, host=64, network=50, **_HOPPER),
+        # An H100 SXM with HBM2e and 500 W: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md. Also used
+        # for the GPU of a GH200, which has more power, and whose HBM3 is faster.
+        _gpu("h100-96gb", 94.5, 989, 67, 2400, 450, fp8=1979, host=64, network=50, **_HOPPER_500_W),
         # A100 data sheet, SXM.
         _gpu("a100-80gb", 79.2, 312, 19.5, 2039, 300, network=25, **_AMPERE),
         _gpu("a100-40gb", 39.38, 312, 19.5, 1555, 300, network=25, **_AMPERE),

@@ -33,7 +33,10 @@ _DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 @dataclass(frozen=True)
 class Measurement:
-    """The peaks that one run of a plan showed; what was not measured is 0. A ``stale`` one counts less."""
+    """The peaks that one run of a plan showed; what was not measured is 0. A ``stale`` one counts less.
+
+    The seconds of a ``counted`` one are those of the operations that an emulated run asked of its GPU.
+    """
 
     plan: Plan
     allocated_bytes: int = 0
@@ -41,6 +44,7 @@ class Measurement:
     device_bytes: int = 0
     step_seconds: float = 0.0
     stale: bool = False
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if min(self.allocated_bytes, self.reserved_bytes, self.device_bytes, self.step_seconds) < 0:
@@ -133,4 +137,4 @@ def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[t
 def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> SpeedErrors | None:
     if not (timed := [m for m in measurements if m.step_seconds]):
         return None
-    return SpeedErrors([Timed(m.plan, predictor.step_parts(m.plan), m.step_seconds, m.stale) for m in timed])
+    return SpeedErrors([Timed(m.plan, predictor.step_parts(m.plan), m.step_seconds, m.stale, m.counted) for m in timed])

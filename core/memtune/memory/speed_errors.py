@@ -34,9 +34,12 @@ _STEP, _OPTIMIZER = "step", 0.8
 _OWN = 0.06
 # The common factor is whatever the first measurement says: a GPU may be throttled, or not the one it is taken for.
 # Another version of torch or the driver changes all stale measurements alike, and each of them by itself.
-_ALL, _VERSION = "all plans", "version"
-_WIDTHS = {**_PARTS, _ALL: 10.0, _VERSION: 0.2}
+_ALL, _VERSION, _COUNTS = "all plans", "version", "counts"
 STALE_SPEED_ERROR = 0.10
+# What a step takes by its operations (core/memtune/gpus/operations.py) is off by this in all plans of a job, or else in
+# one of them: bench/results/throughput.md.
+_COUNTED, _COUNTED_ERROR = 0.18, 0.06
+_WIDTHS = {**_PARTS, _ALL: 10.0, _VERSION: 0.2, _COUNTS: _COUNTED}
 # Probes of one plan repeat to within this.
 _NOISE = 0.03
 _ROUNDS = 3
@@ -47,20 +50,22 @@ _MOST_SURPRISE = 4.0
 class Timed(NamedTuple):
     """A measured step: the plan, its predicted parts in seconds, and the seconds it took.
 
-    A ``stale`` one is of other versions of torch or the driver.
+    A ``stale`` one is of other versions of torch or the driver. A ``counted`` one was not timed: it is what its
+    operations take.
     """
 
     plan: Plan
     parts: Mapping[str, float]
     seconds: float
     stale: bool = False
+    counted: bool = False
 
 
 class SpeedErrors:
     """A belief about the errors of step times, of which at least one was measured."""
 
     def __init__(self, timed: Sequence[Timed]) -> None:
-        names = {_VERSION, *(name for each in timed for name in _linear(each.plan, each.parts, {})[1])}
+        names = {_VERSION, _COUNTS, *(name for each in timed for name in _linear(each.plan, each.parts, {})[1])}
         prior = Belief({}, {(name, name): _width(name) ** 2 for name in names})
         self._belief, self._surprise = prior, 1.0
         for _ in range(_ROUNDS):
@@ -80,13 +85,17 @@ class SpeedErrors:
 def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Belief, float]:
     """The belief after all measurements, and by which factor they are farther apart than the prior says."""
     belief, surprises = prior, list[float]()
-    for plan, parts, seconds, stale in timed:
+    for plan, parts, seconds, stale, counted in timed:
         moved, reach = _linear(plan, parts, around.means)
         noise = _NOISE**2
         if stale:
             moved += around.means.get(_VERSION, 0.0)
             reach[_VERSION] = 1.0
             noise += STALE_SPEED_ERROR**2
+        if counted:
+            moved += around.means.get(_COUNTS, 0.0)
+            reach[_COUNTS] = 1.0
+            noise += _COUNTED_ERROR**2
         predicted = moved + belief.moved(reach, around)
         off = math.log(seconds / sum(parts.values())) - predicted
         surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))

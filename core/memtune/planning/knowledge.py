@@ -32,6 +32,7 @@ class Lesson:
     One that ``retried`` got its memory only after the allocator had emptied its cache. A ``stale`` one is of other
     versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan. In a
     ``made_up`` one, sizes of tensors came from values that no kernel had computed: it is as uncertain as the formulas.
+    The seconds of an ``emulated`` one are counted from what its step asked of the GPU.
     """
 
     plan: Plan
@@ -44,14 +45,15 @@ class Lesson:
     retried: bool = False
     stale: bool = False
     made_up: bool = False
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
 class PlanKnowledge:
     """The current knowledge of a workload on its GPU. ``is_gpu_known`` is False if the most common was assumed.
 
-    ``emulations`` are the lessons of emulated runs about torch's allocator. Once a plan ran on a GPU, its emulations
-    are ignored.
+    ``emulations`` are the lessons of emulated runs about torch's allocator and the time of a step. Once a plan ran on a
+    GPU, its emulations are ignored.
     """
 
     workload: Workload
@@ -93,7 +95,10 @@ class PlanKnowledge:
     @cached_property
     def predictor(self) -> Predictor:
         """The predictor, corrected by measurements."""
-        plain, lessons = Predictor(self.workload), (*self.lessons, *self._emulated)
+        plain, emulated = Predictor(self.workload), self._emulated
+        if any(lesson.step_seconds for lesson in self.lessons):  # a clock also sees what no operation tells
+            emulated = tuple(replace(lesson, step_seconds=0.0) for lesson in emulated)
+        lessons = (*self.lessons, *emulated)
         measurements = [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
         predictor = _calibrated(plain, measurements)
         if not (died := [m for lesson in lessons if lesson.died and (m := self._of_dead(lesson, predictor))]):
@@ -309,7 +314,7 @@ def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
     allocated = lesson.allocated_bytes if credible(lesson.allocated_bytes, prediction.allocated.expected) else 0
     reserved = lesson.reserved_bytes if credible(lesson.reserved_bytes, prediction.reserved.expected) else 0
     device = lesson.device_bytes if credible(lesson.device_bytes, prediction.device.expected) else 0
-    seconds = lesson.step_seconds if 1e-6 < lesson.step_seconds < 1e6 else 0.0
+    seconds = lesson.step_seconds if 1e-6 < lesson.step_seconds < 1e6 and not lesson.made_up else 0.0
     if not (allocated or reserved or device):
         return None
-    return Measurement(lesson.plan, allocated, reserved, device, seconds, lesson.stale)
+    return Measurement(lesson.plan, allocated, reserved, device, seconds, lesson.stale, lesson.emulated)

@@ -53,8 +53,11 @@ class Statistics(Protocol):
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         """Register a callback with the bytes of a failed request, called before anything is freed."""
 
-    def step_ended(self) -> None:
-        """Tell the device that an optimizer step has ended."""
+    def step_ended(self, micro_steps: int) -> None:
+        """Tell the device that an optimizer step of so many micro-batches has ended."""
+
+    def counted_seconds(self) -> float | None:
+        """Return how long a step takes by what it asks of the device, where clocks do not tell; None if unknown."""
 
     def record_sites(self) -> None:
         """Start recording which line of code allocates which bytes."""
@@ -136,8 +139,12 @@ class CudaStatistics:
 
         torch.cuda._lazy_call(attach)
 
-    def step_ended(self) -> None:
+    def step_ended(self, micro_steps: int) -> None:
         """Do nothing: a real GPU needs no notice."""
+
+    def counted_seconds(self) -> float | None:
+        """Return None: on a GPU clocks tell."""
+        return None
 
     def record_sites(self) -> None:
         torch.cuda._lazy_call(
@@ -185,8 +192,12 @@ class VirtualStatistics:
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         self._gpu.out_of_memory_noticed = noticed
 
-    def step_ended(self) -> None:
+    def step_ended(self, micro_steps: int) -> None:
         self._gpu.step_ended()
+
+    def counted_seconds(self) -> float | None:
+        """Return None: nothing is counted."""
+        return None
 
     def record_sites(self) -> None:
         """Do nothing: a virtual GPU knows no lines of code."""

@@ -29,6 +29,7 @@ class EmulatedRank:
         self._emulation = Emulation.inherited or Emulation(ranks)
         self._torch: ModuleType | None = None
         self._peaks: PhasePeaks | None = None
+        self._statistics: EmulatedStatistics | None = None
 
     def attach(self, torch: ModuleType, settings: Settings) -> EmulatedStatistics:
         """Prepare torch, just imported, for the emulated GPU, and return its counters."""
@@ -36,7 +37,8 @@ class EmulatedRank:
 
         self._torch, self._peaks = torch, PhasePeaks(torch)
         keeps_history = environment.EMULATED_RESULT in os.environ
-        statistics = EmulatedStatistics(settings.budget_from_step, self._peaks, keeps_history, self._emulation)
+        statistics = EmulatedStatistics(settings, self._peaks, keeps_history, self._emulation)
+        self._statistics = statistics
         if self._emulation is not Emulation.inherited:
             self._emulation.torch_imported(torch)
         enter_children()
@@ -53,8 +55,10 @@ class EmulatedRank:
         measured = {**self._emulation.measured(), "otherProcesses": other_processes()}
         if path := os.environ.get(environment.EMULATED_RESULT):
             phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
+            step = self._statistics.step_time if self._statistics else None
             result = {
                 **measured, "phaseBytes": phase_bytes, "peakBytesByGpu": self._peaks.by_gpu(),
+                "stepSeconds": {**step._asdict(), "all": step.seconds} if step else None,
                 **self._history(changes), "torch": self._torch.__version__,
             }  # fmt: skip
             Path(path).write_text(json.dumps(result), encoding="utf-8")

@@ -126,10 +126,10 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
     """Add everything that the watch measured."""
     watch.note_saves()
     accumulation = watch.settings.plan.accumulation
-    # An emulated GPU computes nothing, so its durations say nothing about a real one.
-    is_timed = watch.settings.device is not Device.EMULATED
-    seconds = watch.pace.step_seconds(accumulation) if is_timed else None
-    tokens = watch.pace.tokens_per_step(accumulation)
+    seconds, tokens = watch.pace.step_seconds(accumulation), watch.pace.tokens_per_step(accumulation)
+    if watch.settings.device is Device.EMULATED:
+        # It computes nothing, so its durations say nothing about a real one.
+        seconds, tokens = watch.statistics.counted_seconds() if watch.statistics else None, None
     if report.ending is Ending.SUCCEEDED:  # else the last lines of the log are what the script failed of
         if again := length.trained_twice or watch.rate_schedule.made_again:
             script_warnings.withdraw("repeated rows")

@@ -269,22 +269,21 @@ class Watch:
         if not is_new:
             self.tally.stepped_on_same_gradients(self._number_of(optimizer))
             return
-        now = time.monotonic()
+        now, micro_steps = time.monotonic(), self.tally.micro_steps_now
         self.out_of_memories.script_went_on()
         self.saves.stepped()
         self.training_loop.stepped()
         self.note_saves()
-        self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
+        self.pace.stepped(now, micro_steps, self.tally.tokens_now, self._disturbed)
         if self.when_stepped is not None and self.pace.last_seconds is not None:
             self.when_stepped(self.pace.last_seconds, self.tally.tokens_now)
         self.tally.stepped(_world(), self._number_of(optimizer))
         self._disturbed = False
         self.hang.note_progress(now)
+        if self.statistics is not None:
+            self.statistics.step_ended(micro_steps)
         if self.probe is not None:
             self.probe.stepped(self.counter.steps, self.counter.skipped)
-        if self.statistics is not None:
-            self.statistics.step_ended()
-        if self.probe is not None:
             self._step_measured(self.probe)
         self._read_now_and_then(now)
 

@@ -11,7 +11,12 @@ from simulated_cluster import Pod, SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
+from memtune.api.status import RunStatus, load_status
+from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition
+from memtune.controller.records import plan_of
+from memtune.memory.speed import TRUST
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
@@ -123,6 +128,45 @@ def test_only_launches_without_a_probe() -> None:
     tuned = condition(cluster, "Tuned")
     assert tuned["reason"] == "Emulated"
     assert "is launched without a probe: emulated probe" in tuned["message"]
+
+
+def test_the_speed_of_a_plan_is_what_the_operations_of_its_emulated_step_take() -> None:
+    cluster = SimulatedCluster(job("Only"))
+    until_probed(cluster)
+    plan, records = cluster.status["plan"], cluster.status["emulations"]
+    assert all(each["stepSeconds"] == cluster.step_seconds(each["plan"]) for each in records)
+    assert any("s a step by its operations" in each for each in cluster.events)
+    training, seconds = cluster.job.spec.training, cluster.step_seconds(plan["name"])
+    tokens = training.global_batch_size * training.sequence_length
+    assert plan["tokensPerSecond"] == pytest.approx(tokens / seconds, rel=0.05)
+
+
+def test_operations_of_made_up_sizes_tell_no_speed() -> None:
+    for made_up_sizes, is_known in ((0, True), (3, False)):
+        cluster = SimulatedCluster(job("Only"))
+        cluster.reconcile()
+        (pod,) = cluster.pods.values()
+        emulated(cluster, made_up_sizes=made_up_sizes)
+        knowledge = knowledge_of(cluster.job, load_status(cluster.status), None)
+        seconds = knowledge.predict(Plan.parse(pod.plan)).step_seconds
+        assert (seconds.expected == pytest.approx(cluster.step_seconds(pod.plan), rel=0.05)) is is_known
+        assert (seconds.upper / seconds.expected < 1 + TRUST / 1.5) is is_known
+
+
+def test_what_a_gpu_has_timed_is_not_mixed_with_operations() -> None:
+    cluster = SimulatedCluster(job("Only"))
+    cluster.reconcile()
+    emulated(cluster)
+    status = load_status(cluster.status)
+    (record,) = (each for each in status.emulations if each.verdict)
+    other = plan_of(record).with_micro_batch(1 if plan_of(record).micro_batch > 1 else 2)
+    probe = record.model_copy(update={"plan": str(other), "step_seconds": 50 * record.step_seconds})
+    timed = status.model_copy(
+        update={"probes": (RunStatus.model_validate(probe.model_dump(include=set(RunStatus.model_fields))),)}
+    )
+    alone = timed.model_copy(update={"emulations": ()})
+    both, without = (knowledge_of(cluster.job, each, None).predict(other).step_seconds for each in (timed, alone))
+    assert both == without
 
 
 @pytest.mark.parametrize(("others_bytes", "launched"), [(500 * MIB, True), (GIB, False)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memtune.gpus.gpu import find
 from memtune.memory.formulas.shape import shape_of
-from memtune.memory.speed import TRUST, pace_of
+from memtune.memory.speed import TRUST, UNMEASURED, pace_of
 from memtune.memory.speed_errors import SpeedErrors, Timed
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
@@ -34,6 +34,15 @@ def test_the_first_measurement_scales_all_plans(factor: float) -> None:
     errors = SpeedErrors([timed(PLAIN, factor)])
     for plan in (PLAIN, SMALLER, CHECKPOINTED, BOTH):
         assert errors.factor(plan, COMPUTE).expected == pytest.approx(factor, rel=1e-2)
+
+
+def test_counted_operations_say_more_than_formulas_and_less_than_a_clock() -> None:
+    counts, clock = (SpeedErrors([Timed(PLAIN, COMPUTE, 1.3, counted=each)]) for each in (True, False))
+    by_counts, by_clock = counts.factor(PLAIN, COMPUTE), clock.factor(PLAIN, COMPUTE)
+    assert by_counts.expected == pytest.approx(by_clock.expected, rel=1e-2)
+    assert 3 * (by_clock.width - 1) < by_counts.width - 1 < 0.7 * (UNMEASURED.width - 1)
+    more = SpeedErrors([Timed(plan, COMPUTE, 1.3, counted=True) for plan in (PLAIN, CHECKPOINTED, SMALLER)])
+    assert more.factor(PLAIN, COMPUTE).width > 0.9 * by_counts.width  # all may be off alike
 
 
 def test_the_more_a_plan_shares_with_a_measured_one_the_better_it_is_known() -> None:

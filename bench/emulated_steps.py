@@ -1,0 +1,157 @@
+"""Accuracy of the throughput that emulated steps tell, on published measurements.
+
+    PYTHONPATH=core:bench python bench/emulated_steps.py
+
+Emulates each published run of bench/data/measured_throughput.csv with two layers and with four, extends the operations
+of its step to all layers, and prints published and predicted tokens per second beside what formulas predict. What
+bench/results/emulated-steps.jsonl has is not run again. Needs `make env-emulated`, and .venv/eight-bit for fp8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from accuracy import quantile
+from throughput import DATA, Row, read_rows, score
+
+from memtune.gpus.operations import Operation, StepTime, step_time
+from memtune.plans.knobs import Precision
+
+_BENCH = Path(__file__).parent
+_ROOT = _BENCH.parent
+_PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
+_FILE = _BENCH / "results" / "emulated-steps.jsonl"
+_LIMIT_SECONDS = 3600
+_FEW, _MORE = 2, 4
+# llm-foundry's own benchmark has Triton's kernel of the first FlashAttention by default (`attn_impl` of its
+# submit_benchmarks.py), which takes twice the time of the second (2307.08691, abstract).
+_FIRST_FLASH_ATTENTION = 2
+
+
+class Scored(NamedTuple):
+    """A row, what its step takes by its operations, and predicted over published: by these, and by formulas."""
+
+    row: Row
+    step: StepTime
+    ratio: float
+    formula: float
+
+
+def is_emulated(row: Row) -> bool:
+    """Whether there is a script for it: none has TransformerEngine, or torchtune's adapters."""
+    has_engine = row.plan.precision is Precision.FP8 and "llm-foundry" in row.source
+    return not has_engine and row.workload.adapter is None
+
+
+def read() -> dict[tuple[str, int], Counter[Operation]]:
+    """The operations of each row and number of layers that was emulated."""
+    found = {}
+    for line in _FILE.read_text(encoding="utf-8").splitlines() if _FILE.exists() else []:
+        told = json.loads(line)
+        counted = Counter[Operation]()
+        for *operation, times in told.get("operations", []):
+            counted[Operation(*operation)] += times
+        if counted:
+            found[told["row"], told["layers"]] = counted
+    return found
+
+
+def run(rows: Iterable[Row]) -> None:
+    """Emulate what is missing, all rows of a GPU in one tree of processes."""
+    found, missing = read(), defaultdict[str, list[str]](list)
+    for row in rows:
+        wanted = ((row.id, layers) for layers in (_FEW, _MORE))
+        missing[row.workload.gpu.name] += [f"{name}:{layers}" for name, layers in wanted if (name, layers) not in found]
+    path = [*(_ROOT / each for each in ("core", "runner", "cli", "bench")), _ROOT / ".venv" / "eight-bit"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+    for gpu, words in missing.items():
+        command = [
+            sys.executable,
+            "-m",
+            "memtune_cli.main",
+            "emulate",
+            "--gpu",
+            gpu,
+            "--ranks",
+            "8",
+            "--format",
+            "json",
+        ]
+        script = [str(_PYTHON), str(_BENCH / "emulated_steps_run.py"), str(_FILE), *words]
+        if words:
+            command += ["--time-limit", str(_LIMIT_SECONDS), "--", *script]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=variables)
+
+
+def extended(row: Row, few: Mapping[Operation, int], more: Mapping[Operation, int]) -> dict[Operation, float]:
+    """The operations of all layers, which each add the same; one that grows with the layers is taken away and added."""
+    share = (row.model.layers - _FEW) / (_MORE - _FEW)
+    slower = _FIRST_FLASH_ATTENTION if "llm-foundry" in row.source else 1
+    return {
+        each._replace(flops=each.flops * (slower if each.kind == "attention" else 1)): times
+        for each in few.keys() | more.keys()
+        if (times := (1 - share) * few.get(each, 0) + share * more.get(each, 0))
+    }
+
+
+def scored(rows: Iterable[Row]) -> list[Scored]:
+    """Predict every row of which both numbers of layers were emulated."""
+    found = read()
+    return [
+        Scored(one.row, step, tokens / step.seconds / one.row.published, one.ratio)
+        for one in score(rows)
+        if (one.row.id, _FEW) in found and (one.row.id, _MORE) in found
+        for workload in [one.row.workload]
+        for counted in [extended(one.row, found[one.row.id, _FEW], found[one.row.id, _MORE])]
+        for step in [step_time(counted, workload.gpu, workload.gpus_per_node)]
+        for tokens in [one.row.plan.global_batch(workload.world) * workload.sequence_length]
+    ]
+
+
+def summary(rows: list[Scored]) -> str:
+    """The figures of some rows in one line, of operations and of formulas."""
+    words = [f"n={len(rows)}"]
+    for name, ratios in (("counted", [each.ratio for each in rows]), ("formulas", [each.formula for each in rows])):
+        errors = [abs(ratio - 1) for ratio in ratios]
+        words.append(
+            f"{name}: bias={statistics.median(ratios) - 1:+.1%} median={statistics.median(errors):.1%} "
+            f"p90={quantile(errors, 0.9):.1%}"
+        )
+    return "  ".join(words)
+
+
+def main() -> None:
+    """Emulate what is missing, print every row and the figures by source and GPU."""
+    rows = [row for row in read_rows(DATA) if is_emulated(row)]
+    run(rows)
+    found = scored(rows)
+    print(f"{'row':<12}{'model':<13}{'gpus':>10} {'plan':<24}{'counted':>8}{'formulas':>9}  share of the step")
+    for one in found:
+        workload, total = one.row.workload, one.step.seconds
+        shares = ", ".join(
+            f"{name} {part / total:.0%}" for name, part in one.step._asdict().items() if part / total > 0.005
+        )
+        print(
+            f"{one.row.id:<12}{workload.architecture.name:<13}{workload.world:>4} {workload.gpu.name[:5]:<5} "
+            f"{one.row.plan!s:<24}{one.ratio:>8.2f}{one.formula:>9.2f}  {shares}"
+        )
+    print()
+    groups = defaultdict[str, list[Scored]](list)
+    for one in found:
+        groups[one.row.source].append(one)
+        groups[f"{one.row.source}, {one.row.workload.gpu.name}"].append(one)
+    for name in sorted(groups):
+        print(f"{name:<45}{summary(groups[name])}")
+    print(f"\n{'all':<45}{summary(found)}")
+
+
+if __name__ == "__main__":
+    main()
