@@ -2,7 +2,7 @@
 
 A kernel is bound by arithmetic or by memory (the roofline model: Williams, Waterman and Patterson, 2009): it takes the
 longer of its floating-point operations at what the GPU reaches of its peak, and its bytes at the memory's bandwidth.
-bench/counted_steps.py compares with published throughputs.
+bench/emulated_steps.py compares with published throughputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MEMORY_SHARE = 0.5
 # As in core/memtune/memory/speed.py: the share of a link's bandwidth, and the time from one launch to the next.
 _LINK_SHARE = 0.8
 _LAUNCH_SECONDS = 5e-6
-# How much faster than FlashAttention-2 cuDNN's attention is on Hopper GPUs (2407.08608, figures 5 and 6).
+# How much faster than FlashAttention-2 cuDNN's attention is taken to be on Hopper GPUs: near the lower end of what
+# FlashAttention-3 is there, 1.5 to 2.0 times as fast (2407.08608, abstract).
 _CUDNN_ATTENTION = 1.6
 # Rows and columns of the tiles into which a product is divided, one for each multiprocessor at a time, and how fast
 # smaller ones are beside the largest.
