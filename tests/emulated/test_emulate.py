@@ -364,6 +364,18 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
     assert result["measured"]["stubs"] == []
 
 
+def test_what_nvidias_other_libraries_would_compute_is_named_and_takes_memory() -> None:
+    code, result = emulate(_SCRIPTS / "functions.py")
+    assert code == 0, result["printed"][-2000:]
+    steps, rows, width, hidden, layers = 32, 8, 64, 128, 2
+    # The input, the output, both states at first and last, and of each layer its four gates, its cell and its output.
+    kept = 4 * rows * (steps * (width + hidden + 6 * layers * hidden) + 4 * layers * hidden)
+    assert f"kept {kept}" in result["printed"].splitlines()
+    named = {each["name"] for each in result["measured"]["stubs"]}
+    assert {"cudnnRNNForward", "cufftXtExec", "cusparseSpMM", "cusolverDnSgesvdj", "cusolverDnXgeqrf"} <= named
+    assert not any("ufferSize" in name for name in named)
+
+
 @pytest.mark.parametrize("stage", ["1", "2", "3"])
 def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
     # In the new one, DeepSpeed finds the GPU by itself.

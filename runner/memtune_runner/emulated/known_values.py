@@ -153,6 +153,7 @@ class Values:
     def following(self, stands_for_all: bool) -> Iterator[None]:
         """Follow values from now on; torch must be imported. Other ranks are processes, or this one stands for all."""
         from memtune_runner.emulated.mode_suspension import (
+            counted_lengths,
             followed_in_hooks,
             followed_in_replicas,
             followed_masks,
@@ -170,6 +171,7 @@ class Values:
                 followed_in_hooks(mode),
                 followed_in_replicas(mode),
                 followed_masks(mode),
+                counted_lengths(),
                 suspended_in_compiled(mode),
                 mode,
             ):
