@@ -288,6 +288,14 @@ def test_values_steer_a_script_as_on_a_gpu() -> None:
     assert reads["        read.append(gradient.norm().item())"] == "made up"
 
 
+def test_what_is_too_large_on_the_host_to_be_copied_is_not_true(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\nprint('read', torch.zeros(1 << 21).cuda().sum().item())\n")
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    assert [each["value"] for each in result["measured"]["values"]] == ["made up"]
+
+
 def test_convolutions_of_what_was_never_computed_are_not_computed_either(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

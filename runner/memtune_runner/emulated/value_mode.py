@@ -401,8 +401,10 @@ class ValueMode(TorchDispatchMode):
             return True
         if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _FILLING:
             return self._reduce_uniform(func, inputs, written, is_true)
-        if any(each.numel() > 1 and each.is_cuda and self._book.fill_of(each) is None for each in inputs):
+        several = [each for each in inputs if each.numel() > 1]
+        if any(each.is_cuda and self._book.fill_of(each) is None for each in several):
             return False
+        is_true = is_true and all(each.is_cuda for each in several)  # nobody has looked at what is large on the host
         result = func(*self._sample(args), **self._sample(kwargs))
         made = tensors_of(result)
         for tensor, values in zip(written, made, strict=False):
