@@ -330,6 +330,22 @@ def test_large_tensors_of_one_value_take_no_host_memory() -> None:
     assert result["measured"]["hostPeakBytes"] < GIB
 
 
+def test_large_random_weights_of_the_host_are_counted_and_not_drawn(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import resource\nimport torch\nlayer = torch.nn.Linear(1 << 14, 1 << 15)\n"
+        "half = layer.to(torch.bfloat16)\nassert half.weight.dtype is torch.bfloat16\nhalf.cuda()\n"
+        "assert float(torch.nn.Linear(512, 512).weight.std()) > 0\n"
+        "print('rss', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)\n"
+    )
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    resident = next(int(line.split()[1]) for line in result["printed"].splitlines() if line.startswith("rss"))
+    assert resident < GIB
+    # 2 GiB in single precision beside 1 GiB in half, beside the libraries.
+    assert 3 * GIB < result["measured"]["hostPeakBytes"] < 3 * GIB + resident
+
+
 def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("own = 'own'\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memtune.units import counted
+from memtune_runner.emulated.unfilled import Unfilled
 
 TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
@@ -142,8 +143,8 @@ class Book:
 class Values:
     """Follows values while the script runs."""
 
-    def __init__(self) -> None:
-        self.reads = Reads()
+    def __init__(self, unfilled: Unfilled) -> None:
+        self.reads, self._unfilled = Reads(), unfilled
 
     def report(self) -> list[dict[str, Any]]:
         """Return where the script read values."""
@@ -163,7 +164,7 @@ class Values:
         from memtune_runner.emulated.triton_kernels import follow_kernels
         from memtune_runner.emulated.value_mode import ValueMode
 
-        mode = ValueMode(self.reads, stands_for_all)
+        mode = ValueMode(self.reads, self._unfilled, stands_for_all)
         watch = follow_kernels(mode)
         try:
             with (

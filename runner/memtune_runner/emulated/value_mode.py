@@ -22,6 +22,7 @@ from memtune_runner.emulated.known_values import (
     uniform_result,
 )
 from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of
+from memtune_runner.emulated.unfilled import Unfilled
 from memtune_runner.rank.tensors import tensors_of
 
 _aten = torch.ops.aten
@@ -36,6 +37,8 @@ _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 _PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
 # Others, most of them a library's, may take minutes on the CPU for many integers, and ignore strides.
 _TORCHS = ("aten", "prims")
+# What fills weights with random numbers.
+_DRAWING = (_aten.normal_, _aten.uniform_)
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
@@ -71,9 +74,9 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
 class ValueMode(TorchDispatchMode):
     """See `memtune_runner.emulated.known_values`."""
 
-    def __init__(self, reads: Reads, stands_for_all: bool) -> None:
+    def __init__(self, reads: Reads, unfilled: Unfilled, stands_for_all: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
-        self._reads, self._messages = reads, Messages(stands_for_all)
+        self._reads, self._unfilled, self._messages = reads, unfilled, Messages(stands_for_all)
         self._book = Book()
 
     @classmethod
@@ -95,6 +98,8 @@ class ValueMode(TorchDispatchMode):
             return self._read(func, args, kwargs, inputs)
         if _SHAPED_BY_VALUES in func.tags and any(each.is_cuda for each in inputs):
             return self._shaped_by_values(func, args, kwargs, inputs)
+        if (left := self._left_unfilled(packet, inputs, kwargs)) is not None:
+            return left
         if packet in _INDEXING:
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
@@ -103,9 +108,28 @@ class ValueMode(TorchDispatchMode):
             self._follow_sparse(func, args, kwargs, inputs, outputs)
         elif any(each.is_cuda for each in (*inputs, *outputs)):
             self._follow(func, args, kwargs, inputs, outputs)
-        elif self._messages.are_alike(func, args, kwargs):
-            self._reads.note(False)  # on the host, where no later read is seen
+        else:
+            self._follow_on_host(func, args, kwargs, inputs)
         return result
+
+    def _left_unfilled(
+        self, packet: Any, inputs: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor | None:
+        """Return a large tensor of the host that was to be filled with random numbers, or made of one that was."""
+        made = None
+        if packet in _DRAWING and inputs[0].device == _HOST and not is_small(inputs[0]):
+            made = inputs[0]
+        elif packet is _aten._to_copy and kwargs.get("device") in (None, _HOST) and self._unfilled.has(inputs[0]):
+            made = torch.empty_like(inputs[0], dtype=kwargs.get("dtype"))
+        if made is not None:
+            self._unfilled.leave(made)
+        return made
+
+    def _follow_on_host(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> None:
+        if self._unfilled:
+            self._unfilled.written(self._written(func, args, kwargs, inputs, []))
+        if self._messages.are_alike(func, args, kwargs):
+            self._reads.note(False)  # no later read is seen
 
     def show(self, tensor: torch.Tensor, plain: Callable[..., str]) -> str:
         """Format a tensor; torch removes every mode before it prints, and would find no values."""
