@@ -278,6 +278,14 @@ def test_a_share_of_the_memory_and_the_largest_split_are_the_allocators_own(
         assert result["measured"]["peakBytes"]["reserved"] == reserved * MIB
 
 
+def test_a_slice_of_a_gpu_has_its_part_of_the_memory(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.empty(5 << 30, dtype=torch.uint8, device='cuda')\n")
+    code, result = emulate(script, "--gpu", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb")
+    assert (code, result["outcome"], result["gpu"]["usableBytes"]) == (6, "outOfMemory", 19 << 28)
+    assert "Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 4.75 GiB" in result["message"]
+
+
 def test_values_steer_a_script_as_on_a_gpu() -> None:
     code, result = emulate(_SCRIPTS / "values.py")
     assert code == 0, result["printed"][-2000:]
