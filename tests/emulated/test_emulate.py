@@ -71,6 +71,16 @@ def test_what_is_compiled_takes_the_memory_of_compiled_code(tmp_path: Path, monk
     assert values == ["1.0", "True"]
 
 
+def test_a_function_that_is_decorated_and_never_called_imports_no_compiler(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport torch\n\n@torch.compile\ndef never(x):\n    return x\n\n"
+        "assert 'torch._inductor.compile_fx' not in sys.modules\n"
+    )
+    code, result = emulate(script, python=PYTHON)
+    assert code == 0, result["printed"][-2000:]
+
+
 def test_checkpointed_blocks_are_compiled_as_in_the_default_mode() -> None:
     code, result = emulate(_SCRIPTS / "compiled_blocks.py", arguments=("default", "reduce-overhead", "max-autotune"))
     assert code == 0, result["printed"][-2000:]

@@ -73,6 +73,7 @@ class Emulation:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches)
             os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
             compile_without_timing()
+            import_inductor_late(torch)
         else:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following(stands_for_all))
@@ -139,6 +140,20 @@ def compile_without_timing() -> None:
     watch.when_imported("torch._inductor.config", _time_nothing)
     watch.when_imported("torch._dynamo.backends.cudagraphs", _never_capture)
     watch.install()
+
+
+def import_inductor_late(torch: Any) -> None:
+    """Have torch.compile import inductor, which takes a second, for a function that is called.
+
+    torch imports it for each that is decorated, as those of DeepSpeed's Muon are, only to tell its settings if asked.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    plain = wrapper.get_compiler_config
+
+    def settings(compiler: Any) -> Any:
+        return plain(compiler) if "torch._inductor.compile_fx" in sys.modules else None
+
+    wrapper.get_compiler_config = settings
 
 
 def _time_nothing(config: Any) -> None:
