@@ -46,3 +46,6 @@ scores, targets = torch.randn(50, 4, 20, device="cuda").log_softmax(2), torch.ra
 scores.requires_grad_()
 torch.nn.functional.ctc_loss(scores, targets, torch.full((4,), 50), torch.full((4,), 10)).backward()
 assert scores.grad is not None
+targets = torch.randint(1, 20, (40,), dtype=torch.int32)  # of one dimension, on the host: cuDNN's own
+lengths, of_targets = torch.full((4,), 50, dtype=torch.int32), torch.full((4,), 10, dtype=torch.int32)
+torch.nn.functional.ctc_loss(scores, targets, lengths, of_targets).backward()
