@@ -1,4 +1,4 @@
-"""How long plans of one model take on the emulated GPU, forked from one Python: a tiny Llama under the Trainer.
+"""How long plans of one model take on the emulated GPU, forked from one Python: Llamas under the Trainer.
 
 python bench/emulated_forks.py > bench/results/emulated-forks.md
 """
@@ -16,24 +16,39 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
+from memtune.plans.plan import Plan
+from memtune.units import GIB
+
 _COMMAND = "python bench/emulated_forks.py > bench/results/emulated-forks.md"
 _PLANS = (1, 20)
+_LARGE = {
+    "model": {
+        "hfConfig": {
+            "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+            "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048, "vocab_size": 32000,
+        }
+    },
+    "training": {"globalBatchSize": 64, "sequenceLength": 2048, "optimizer": "adamw", "attention": "sdpa"},
+    "resources": {"gpusPerNode": 8, "gpuProduct": "h100-80gb"},
+}  # fmt: skip
 _ROOT = Path(__file__).parents[1]
+_SCRIPT = "bench/emulated_forks_train.py"
 _ENVIRONMENT = _ROOT / ".venv-emulated"
 _HEAD = f"""
 # Plans of one model on the emulated GPU
 
 Made by `{_COMMAND}`, on two cores of a machine without a GPU, with
-Python {sys.version.split()[0]}. `memtune emulate hf-trainer.yaml --top N` runs three steps of the tiny Llama of
-`examples/hf-trainer.yaml` under each of N plans for 2 H100, which it forks from one Python. CPU seconds are those of
-all its processes. The load is that of the minute before: above 0, other programs had a part of the two cores.
+Python {sys.version.split()[0]}. `memtune emulate JOB.yaml --top N` runs three steps of a Llama and a save under each of
+N plans, as rank 0, forked from one Python. The tiny one is that of `examples/hf-trainer.yaml` on 2 H100; that of 1.1
+billion weights, in `bench/emulated_forks_train.py`, has 64 x 2,048 tokens a step on 8. CPU seconds are those of all
+processes. The load is that of the minute before: above 0, other programs had a part of the two cores.
 
-| plans | torch | seconds | CPU seconds | load before |
-|---|---|---|---|---|
+| model | plans | sharding | torch | seconds | CPU seconds | host memory | load before |
+|---|---|---|---|---|---|---|---|
 """.strip()
 
 
-def row(job: Path, plans: int) -> str:
+def row(model: str, job: Path, plans: int) -> str:
     """Return what one call of `memtune emulate` takes."""
     paths = os.pathsep.join(str(_ROOT / part) for part in ("core", "operator", "runner", "cli"))
     activated = {"VIRTUAL_ENV": str(_ENVIRONMENT), "PATH": f"{_ENVIRONMENT / 'bin'}{os.pathsep}{os.environ['PATH']}"}
@@ -42,9 +57,15 @@ def row(job: Path, plans: int) -> str:
         [sys.executable, "-m", "memtune_cli.main", "emulate", str(job), "--top", str(plans), "--format", "json"],
         check=True, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env={**os.environ, **activated, "PYTHONPATH": paths},
     )  # fmt: skip
-    seconds = time.monotonic() - started
+    seconds, used = time.monotonic() - started, _cpu_seconds() - before
     runs = json.loads(done.stdout)["plans"]
-    return f"| {len(runs)} | {runs[0]['torch']} | {seconds:.0f} | {_cpu_seconds() - before:.0f} | {load:.1f} |"
+    sharding = ", ".join(sorted({Plan.parse(each["plan"]).sharding.value for each in runs}))
+    host_gib = max(each["hostPeakBytes"] for each in runs) / GIB
+    cells = (
+        *(model, len(runs), sharding, runs[0]["torch"], f"{seconds:.0f}", f"{used:.0f}", f"{host_gib:.1f} GiB"),
+        f"{load:.1f}",
+    )
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _cpu_seconds() -> float:
@@ -59,10 +80,14 @@ def main() -> int:
     del job["spec"]["tuning"]  # all plans
     print(_HEAD)
     with TemporaryDirectory() as directory:
-        file = Path(directory, "hf-trainer.yaml")
-        file.write_text(yaml.safe_dump(job))
-        for plans in _PLANS:
-            print(row(file, plans), flush=True)
+        file = Path(directory, "job.yaml")
+        for model in ("tiny", "1.1B"):
+            if model != "tiny":
+                job["spec"].update(_LARGE)
+                job["spec"]["template"]["spec"]["containers"][0]["command"] = ["torchrun", _SCRIPT]
+            file.write_text(yaml.safe_dump(job))
+            for plans in _PLANS:
+                print(row(model, file, plans), flush=True)
     return 0
 
 

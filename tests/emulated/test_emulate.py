@@ -71,6 +71,16 @@ def test_what_is_compiled_takes_the_memory_of_compiled_code(tmp_path: Path, monk
     assert values == ["1.0", "True"]
 
 
+def test_a_function_that_is_decorated_and_never_called_imports_no_compiler(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport torch\n\n@torch.compile\ndef never(x):\n    return x\n\n"
+        "assert 'torch._inductor.compile_fx' not in sys.modules\n"
+    )
+    code, result = emulate(script, python=PYTHON)
+    assert code == 0, result["printed"][-2000:]
+
+
 def test_checkpointed_blocks_are_compiled_as_in_the_default_mode() -> None:
     code, result = emulate(_SCRIPTS / "compiled_blocks.py", arguments=("default", "reduce-overhead", "max-autotune"))
     assert code == 0, result["printed"][-2000:]
@@ -278,6 +288,14 @@ def test_a_share_of_the_memory_and_the_largest_split_are_the_allocators_own(
         assert result["measured"]["peakBytes"]["reserved"] == reserved * MIB
 
 
+def test_a_slice_of_a_gpu_has_its_part_of_the_memory(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.empty(5 << 30, dtype=torch.uint8, device='cuda')\n")
+    code, result = emulate(script, "--gpu", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb")
+    assert (code, result["outcome"], result["gpu"]["usableBytes"]) == (6, "outOfMemory", 19 << 28)
+    assert "Tried to allocate 5.00 GiB. GPU 0 has a total capacity of 4.75 GiB" in result["message"]
+
+
 def test_values_steer_a_script_as_on_a_gpu() -> None:
     code, result = emulate(_SCRIPTS / "values.py")
     assert code == 0, result["printed"][-2000:]
@@ -286,6 +304,14 @@ def test_values_steer_a_script_as_on_a_gpu() -> None:
     assert reads["assert numbers.tolist() == list(range(10))"] == "true"
     assert reads["assert loss.item() == 1.0  # a value that no kernel has computed"] == "made up"
     assert reads["        read.append(gradient.norm().item())"] == "made up"
+
+
+def test_what_is_too_large_on_the_host_to_be_copied_is_not_true(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\nprint('read', torch.zeros(1 << 21).cuda().sum().item())\n")
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    assert [each["value"] for each in result["measured"]["values"]] == ["made up"]
 
 
 def test_convolutions_of_what_was_never_computed_are_not_computed_either(tmp_path: Path) -> None:
@@ -320,6 +346,22 @@ def test_large_tensors_of_one_value_take_no_host_memory() -> None:
     assert code == 0, result["printed"][-2000:]
     assert {each["value"] for each in result["measured"]["values"]} == {"true"}
     assert result["measured"]["hostPeakBytes"] < GIB
+
+
+def test_large_random_weights_of_the_host_are_counted_and_not_drawn(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import resource\nimport torch\nlayer = torch.nn.Linear(1 << 14, 1 << 15)\n"
+        "half = layer.to(torch.bfloat16)\nassert half.weight.dtype is torch.bfloat16\nhalf.cuda()\n"
+        "assert float(torch.nn.Linear(512, 512).weight.std()) > 0\n"
+        "print('rss', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)\n"
+    )
+    code, result = emulate(script)
+    assert code == 0, result["printed"][-2000:]
+    resident = next(int(line.split()[1]) for line in result["printed"].splitlines() if line.startswith("rss"))
+    assert resident < GIB
+    # 2 GiB in single precision beside 1 GiB in half, beside the libraries.
+    assert 3 * GIB < result["measured"]["hostPeakBytes"] < 3 * GIB + resident
 
 
 def test_values_are_followed_in_processes_that_a_script_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -362,6 +404,18 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
     assert code == 0, result["printed"][-2000:]
     assert int(result["printed"].splitlines()[-1]) == 4 * 8 * 32 * 64 * 64 + 2 * 512
     assert result["measured"]["stubs"] == []
+
+
+def test_what_nvidias_other_libraries_would_compute_is_named_and_takes_memory() -> None:
+    code, result = emulate(_SCRIPTS / "functions.py")
+    assert code == 0, result["printed"][-2000:]
+    steps, rows, width, hidden, layers = 32, 8, 64, 128, 2
+    # The input, the output, both states at first and last, and of each layer its four gates, its cell and its output.
+    kept = 4 * rows * (steps * (width + hidden + 6 * layers * hidden) + 4 * layers * hidden)
+    assert f"kept {kept}" in result["printed"].splitlines()
+    named = {each["name"] for each in result["measured"]["stubs"]}
+    assert {"cudnnRNNForward", "cudnnCTCLoss", "cufftXtExec", "cusparseSpMM", "cusolverDnSgesvdj"} <= named
+    assert not any(name.lower().endswith("size") for name in named)
 
 
 @pytest.mark.parametrize("stage", ["1", "2", "3"])

@@ -40,7 +40,7 @@ _OPENED = (_DRIVER, "libnvidia-ml.so.1")
 # These compute into their arguments, or set or end something: they only have to succeed.
 _COMPUTES = re.compile(
     r"cublas(Lt)?([SDCZ]|Is|Id|Ic|Iz|Gemm|Dot|Matmul|Set|Destroy)\w*|\w+(Destroy|Set|Free)[A-Z]?\w*|cublasLt\w+Destroy"
-    r"|cudnn(RNN|Convolution|BatchNormalization|Pooling|CTCLoss|Spatial|Backend(Execute|Finalize))\w*"
+    r"|cudnn(Convolution|BatchNormalization|Pooling|Spatial|Backend(Execute|Finalize))\w*"
     r"|ncclGroup(Start|End)|ncclComm(De|)[Rr]egister|ncclCommDeregister|nccl(Send|Recv)|nvrtc(Compile|Destroy|Add)\w*"
     r"|cudaProfiler\w+|cudaKernelSet\w+|cudaLibraryUnload|cuLinkAddData_v2|nvtx\w+|cupti\w+"
 )

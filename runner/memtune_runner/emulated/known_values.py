@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memtune.units import counted
+from memtune_runner.emulated.unfilled import Unfilled
 
 TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
@@ -142,8 +143,8 @@ class Book:
 class Values:
     """Follows values while the script runs."""
 
-    def __init__(self) -> None:
-        self.reads = Reads()
+    def __init__(self, unfilled: Unfilled) -> None:
+        self.reads, self._unfilled = Reads(), unfilled
 
     def report(self) -> list[dict[str, Any]]:
         """Return where the script read values."""
@@ -153,6 +154,7 @@ class Values:
     def following(self, stands_for_all: bool) -> Iterator[None]:
         """Follow values from now on; torch must be imported. Other ranks are processes, or this one stands for all."""
         from memtune_runner.emulated.mode_suspension import (
+            counted_lengths,
             followed_in_hooks,
             followed_in_replicas,
             followed_masks,
@@ -162,7 +164,7 @@ class Values:
         from memtune_runner.emulated.triton_kernels import follow_kernels
         from memtune_runner.emulated.value_mode import ValueMode
 
-        mode = ValueMode(self.reads, stands_for_all)
+        mode = ValueMode(self.reads, self._unfilled, stands_for_all)
         watch = follow_kernels(mode)
         try:
             with (
@@ -170,6 +172,7 @@ class Values:
                 followed_in_hooks(mode),
                 followed_in_replicas(mode),
                 followed_masks(mode),
+                counted_lengths(),
                 suspended_in_compiled(mode),
                 mode,
             ):

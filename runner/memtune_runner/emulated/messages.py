@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import pickle
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial, reduce
@@ -25,6 +25,8 @@ from memtune_runner.rank.tensors import tensors_of
 _distributed: Any = torch.distributed  # of which some builds have nothing
 # Of each tensor, the most bytes that are sent: as many as the emulated GPU copies, and few of floating-point numbers.
 _MOST_BYTES, _MOST_BYTES_OF_FLOATS = 1 << 20, 1 << 12
+# What each rank leaves for others that may never read it: so many parts between the same ranks, or so many bytes.
+MOST_UNREAD, _MOST_UNREAD_BYTES = 1 << 10, 1 << 26
 # In the order of NCCL's numbers. The last one is the average, a sum at first.
 _REDUCTIONS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.add, operator.mul, torch.maximum, torch.minimum, operator.add,
@@ -123,6 +125,7 @@ class Messages:
     def __init__(self, stands_for_all: bool) -> None:
         self._stands_for_all = stands_for_all
         self._counts: Counter[str] = Counter()
+        self._unread: defaultdict[str, Unread] = defaultdict(Unread)
 
     def are_alike(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether an operator is a message in which all ranks take part as this one does, since no other runs."""
@@ -165,8 +168,9 @@ class Messages:
         if not self._stands_for_all:
             key = f"{group.group_name}/{senders[0]}/{receivers[0]}/{len(senders)}/{len(receivers)}"
             self._counts[key] += 1
-            exchange = _Exchange(f"memtune/{key}/{self._counts[key]}", rank, senders, receivers)
-            exchange.leave(part)
+            exchange = Exchange(f"memtune/{key}/{self._counts[key]}", rank, senders, receivers)
+            if size_left := exchange.leave(part):
+                self._unread[key].add(exchange, size_left)
             return Message(kind, outputs, rank, partial(exchange.parts, part)), outputs
         if kind is _ALL_TO_ALL:
             kind, senders = _Kind(), [rank]  # it is sent as much as it sends, the mean of all ranks
@@ -174,18 +178,27 @@ class Messages:
         return Message(kind, outputs, rank, lambda: [alike] * len(senders)), outputs
 
 
-class _Exchange:
+class Exchange:
     """The parts of one message in the store of the rendezvous."""
 
     def __init__(self, key: str, rank: int, senders: Sequence[int], receivers: Sequence[int]) -> None:
         self._key, self._rank, self._senders, self._receivers = key, rank, senders, receivers
         self._store = _distributed.distributed_c10d._get_default_store()
 
-    def leave(self, part: Part | None) -> None:
-        """Leave this rank's part for the others."""
-        if self._rank in self._senders and self._readers():
-            with suppress(RuntimeError):  # torch's fake process group has a store that stores nothing
-                self._store.set(f"{self._key}/{self._rank}", pickle.dumps(part and tuple(part)))
+    def leave(self, part: Part | None) -> int:
+        """Leave this rank's part for the others; return its bytes."""
+        if self._rank not in self._senders or not self._readers():
+            return 0
+        data = pickle.dumps(part and tuple(part))
+        with suppress(RuntimeError):  # torch's fake process group has a store that stores nothing
+            self._store.set(f"{self._key}/{self._rank}", data)
+        return len(data)
+
+    def forget(self) -> None:
+        """Leave nothing in place of this rank's part unless all have read it: a later reader learns of no value."""
+        with suppress(RuntimeError):
+            if self._store.check([f"{self._key}/{self._rank}"]):
+                self.leave(None)
 
     def parts(self, own: Part | None) -> list[Part | None]:
         """Wait for all parts; the last reader takes them away. Where a rank reads nothing of them, they stay."""
@@ -204,6 +217,23 @@ class _Exchange:
 
     def _readers(self) -> list[int]:
         return [each for each in self._receivers if self._senders != [each]]
+
+
+class Unread:
+    """The parts that this rank has left for the same ranks, which a script that only sends would heap up."""
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[Exchange, int]] = deque()
+        self._bytes = 0
+
+    def add(self, exchange: Exchange, size: int) -> None:
+        """Add one, and forget the oldest where there are too many."""
+        self._left.append((exchange, size))
+        self._bytes += size
+        while len(self._left) > MOST_UNREAD or self._bytes > _MOST_UNREAD_BYTES:
+            oldest, size = self._left.popleft()
+            self._bytes -= size
+            oldest.forget()
 
 
 def bytes_of(tensor: torch.Tensor) -> bytes:

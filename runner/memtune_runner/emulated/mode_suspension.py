@@ -130,15 +130,38 @@ def followed_in_replicas(mode: ValueMode) -> Iterator[None]:
 
 @contextmanager
 def followed_masks(mode: ValueMode) -> Iterator[None]:
-    """Find the places of a mask by its values also where the backward pass of indexing looks for them."""
+    """Find the places of a mask by its values also where the backward pass of indexing looks for them.
+
+    So are the places of a sparse tensor, where an operator sums up what has the same.
+    """
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of each operator that is replaced
         library.impl("nonzero", mode.places, "CUDA")
+        library.impl("_coalesce", mode.coalesced, "SparseCUDA")
     try:
         yield
     finally:
         library._destroy()
+
+
+@contextmanager
+def counted_lengths() -> Iterator[None]:
+    """Give CTC loss the lengths of the host as numbers, which torch itself does only where no mode is active."""
+
+    def given(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def loss(scores: Any, targets: Any, *args: Any, **kwargs: Any) -> Any:
+            return plain(scores, targets, *map(_counted, args), **{name: _counted(kwargs[name]) for name in kwargs})
+
+        return loss
+
+    with _replaced(torch, ("ctc_loss",), given):
+        yield
+
+
+def _counted(given: Any) -> Any:
+    return given.tolist() if isinstance(given, torch.Tensor) and not given.is_cuda else given
 
 
 def _by_own_name(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from memtune_runner.emulated.known_values import Values, words_of_reads
 from memtune_runner.emulated.ranks import MOST_GPUS
+from memtune_runner.emulated.unfilled import Unfilled
 from memtune_runner.rank.imports import ImportWatch
 
 # What has inductor capture CUDA graphs, or choose kernels by their times.
@@ -37,7 +38,8 @@ class Emulation:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._compilations = 0
-        self._values = Values()
+        self._unfilled = Unfilled(lambda: self._host_bytes("VmRSS"))
+        self._values = Values(self._unfilled)
         self.active = ExitStack()
         self._file_bytes = 0
 
@@ -71,6 +73,7 @@ class Emulation:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches)
             os.environ["TRITON_CACHE_DIR"] = str(caches / "triton")
             compile_without_timing()
+            import_inductor_late(torch)
         else:
             self._count_compilations(torch)
         self.active.enter_context(self._values.following(stands_for_all))
@@ -95,9 +98,9 @@ class Emulation:
             calls.value = 0
         util.Finalize(None, self.end_child, exitpriority=0)
 
-    def _host_peak_bytes(self) -> int:
+    def _host_bytes(self, name: str) -> int:
         # A fork begins with the memory of its parent, but for pages of files, which it maps again as it needs them.
-        return _status_bytes("VmHWM") + max(self._file_bytes - _status_bytes("RssFile"), 0)
+        return _status_bytes(name) + max(self._file_bytes - _status_bytes("RssFile"), 0)
 
     def _count_compilations(self, torch: ModuleType) -> None:
         """Count compiled functions: they run uncompiled, and the result says so."""
@@ -114,7 +117,7 @@ class Emulation:
         """Return the emulation's own measurements, and what makes its numbers less certain."""
         library = ctypes.CDLL(None)
         return {
-            "hostPeakBytes": self._host_peak_bytes(),
+            "hostPeakBytes": max(self._host_bytes("VmHWM"), self._unfilled.peak_bytes),
             "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
             "kernelLaunches": _number(library, "emulated_launches"),
             "matrixProducts": {
@@ -137,6 +140,20 @@ def compile_without_timing() -> None:
     watch.when_imported("torch._inductor.config", _time_nothing)
     watch.when_imported("torch._dynamo.backends.cudagraphs", _never_capture)
     watch.install()
+
+
+def import_inductor_late(torch: Any) -> None:
+    """Have torch.compile import inductor, which takes a second, for a function that is called.
+
+    torch imports it for each that is decorated, as those of DeepSpeed's Muon are, only to tell its settings if asked.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    plain = wrapper.get_compiler_config
+
+    def settings(compiler: Any) -> Any:
+        return plain(compiler) if "torch._inductor.compile_fx" in sys.modules else None
+
+    wrapper.get_compiler_config = settings
 
 
 def _time_nothing(config: Any) -> None:

@@ -22,6 +22,7 @@ from memtune_runner.emulated.known_values import (
     uniform_result,
 )
 from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of
+from memtune_runner.emulated.unfilled import Unfilled
 from memtune_runner.rank.tensors import tensors_of
 
 _aten = torch.ops.aten
@@ -36,6 +37,8 @@ _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 _PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
 # Others, most of them a library's, may take minutes on the CPU for many integers, and ignore strides.
 _TORCHS = ("aten", "prims")
+# What fills weights with random numbers.
+_DRAWING = (_aten.normal_, _aten.uniform_)
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
@@ -57,6 +60,10 @@ def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous() if 0 in tensor.stride() else tensor
 
 
+def _sparse(places: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    return torch.sparse_coo_tensor(places, values, shape, is_coalesced=True, check_invariants=False)
+
+
 @cache
 def _written_arguments(func: Any) -> list[tuple[int, str]]:
     """The places and names of the arguments that an operator writes."""
@@ -67,9 +74,9 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
 class ValueMode(TorchDispatchMode):
     """See `memtune_runner.emulated.known_values`."""
 
-    def __init__(self, reads: Reads, stands_for_all: bool) -> None:
+    def __init__(self, reads: Reads, unfilled: Unfilled, stands_for_all: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
-        self._reads, self._messages = reads, Messages(stands_for_all)
+        self._reads, self._unfilled, self._messages = reads, unfilled, Messages(stands_for_all)
         self._book = Book()
 
     @classmethod
@@ -91,15 +98,38 @@ class ValueMode(TorchDispatchMode):
             return self._read(func, args, kwargs, inputs)
         if _SHAPED_BY_VALUES in func.tags and any(each.is_cuda for each in inputs):
             return self._shaped_by_values(func, args, kwargs, inputs)
+        if (left := self._left_unfilled(packet, inputs, kwargs)) is not None:
+            return left
         if packet in _INDEXING:
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
         outputs = tensors_of(result)
-        if any(each.is_cuda for each in (*inputs, *outputs)):
+        if any(each.layout is not torch.strided for each in (*inputs, *outputs)):
+            self._follow_sparse(func, args, kwargs, inputs, outputs)
+        elif any(each.is_cuda for each in (*inputs, *outputs)):
             self._follow(func, args, kwargs, inputs, outputs)
-        elif self._messages.are_alike(func, args, kwargs):
-            self._reads.note(False)  # on the host, where no later read is seen
+        else:
+            self._follow_on_host(func, args, kwargs, inputs)
         return result
+
+    def _left_unfilled(
+        self, packet: Any, inputs: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor | None:
+        """Return a large tensor of the host that was to be filled with random numbers, or made of one that was."""
+        made = None
+        if packet in _DRAWING and inputs[0].device == _HOST and not is_small(inputs[0]):
+            made = inputs[0]
+        elif packet is _aten._to_copy and kwargs.get("device") in (None, _HOST) and self._unfilled.has(inputs[0]):
+            made = torch.empty_like(inputs[0], dtype=kwargs.get("dtype"))
+        if made is not None:
+            self._unfilled.leave(made)
+        return made
+
+    def _follow_on_host(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> None:
+        if self._unfilled:
+            self._unfilled.written(self._written(func, args, kwargs, inputs, []))
+        if self._messages.are_alike(func, args, kwargs):
+            self._reads.note(False)  # no later read is seen
 
     def show(self, tensor: torch.Tensor, plain: Callable[..., str]) -> str:
         """Format a tensor; torch removes every mode before it prints, and would find no values."""
@@ -137,8 +167,32 @@ class ValueMode(TorchDispatchMode):
         return all(each is not None and each.is_true for each in known)
 
     def places(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return the places of a mask in a backward pass; its line is told of the forward pass."""
+        """Return the places of a mask that an operator makes, or a backward pass looks at."""
+        self._note_size(mask)
         return self._shaped_alike(_aten.nonzero.default, (mask,), {}, [mask])  # type: ignore[no-any-return]
+
+    def _note_size(self, tensor: torch.Tensor) -> None:
+        """Record that an operator takes a size from these values, but for a backward pass, which is on no line."""
+        if torch._C._current_graph_task_id() < 0:
+            self._note([tensor], sizes=True)
+
+    def coalesced(self, sparse: torch.Tensor) -> torch.Tensor:
+        """Return a sparse tensor with each of its places once; how many there are, no kernel has counted."""
+        places, values = sparse._indices(), sparse._values()
+        self._note_size(places)
+        # A copy of known places, as autograd makes one, is not followed in a backward pass, but small ones are real.
+        found = self._on_host(places) if self._book.of(places) is not None else on_host(places)
+        sizes = torch.tensor(sparse.shape[: sparse.sparse_dim()])[:, None]
+        if not is_small(places) or bool(((found < 0) | (found >= sizes)).any()):
+            return _sparse(places.clone(), values.clone(), sparse.shape)  # as if all differed, which takes the most
+        named, numbers = torch.unique(found, dim=1, return_inverse=True)
+        indices = torch.empty_like(named, device=places.device)
+        self._put(indices, named, self._are_true([places]))
+        summed = torch.empty((named.shape[1], *values.shape[1:]), dtype=values.dtype, device=values.device)
+        if is_small(values):
+            sums = torch.zeros(summed.shape, dtype=values.dtype).index_add_(0, numbers, self._on_host(values))
+            self._put(summed, sums, self._are_true([places, values]))
+        return _sparse(indices, summed, sparse.shape)
 
     def _shaped_by_values(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
         """Run an operator whose output shape depends on values, which counts as a read by the script."""
@@ -221,6 +275,18 @@ class ValueMode(TorchDispatchMode):
             if not is_followed:
                 self._lose(inputs, written)
 
+    def _follow_sparse(
+        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Lose what is written from sparse tensors, of which nothing is known but by their indices and values."""
+        if func.overloadpacket in _COPIES and any(each.is_cuda for each in inputs) and not outputs[0].is_cuda:
+            self._reads.note(False)
+        if any(each.alias_info is not None for each in func._schema.returns):
+            return  # its indices or values, which are known as they are
+        dense, made = ([each for each in of if each.layout is torch.strided] for of in (inputs, outputs))
+        written = self._written(func, args, kwargs, dense, made)
+        self._lose(dense, [each for each in written if each.is_cuda])
+
     def _written(
         self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
@@ -229,7 +295,7 @@ class ValueMode(TorchDispatchMode):
         new = [each for each in outputs if each.untyped_storage()._cdata not in old]
         for place, name in _written_arguments(func):
             new += tensors_of(args[place] if place < len(args) else kwargs.get(name))
-        return new
+        return [each for each in new if each.layout is torch.strided]
 
     def _copied_to_host(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
         sources = [each for each in inputs if each.is_cuda]
@@ -359,8 +425,10 @@ class ValueMode(TorchDispatchMode):
             return True
         if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _FILLING:
             return self._reduce_uniform(func, inputs, written, is_true)
-        if any(each.numel() > 1 and each.is_cuda and self._book.fill_of(each) is None for each in inputs):
+        several = [each for each in inputs if each.numel() > 1]
+        if any(each.is_cuda and self._book.fill_of(each) is None for each in several):
             return False
+        is_true = is_true and all(each.is_cuda for each in several)  # nobody has looked at what is large on the host
         result = func(*self._sample(args), **self._sample(kwargs))
         made = tensors_of(result)
         for tensor, values in zip(written, made, strict=False):

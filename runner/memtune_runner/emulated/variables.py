@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from memtune.gpus.driver_overhead import CONTEXT_BYTES, outside_sizes
-from memtune.gpus.gpu import Chip, Gpu, chip_of, find
+from memtune.gpus.gpu import Chip, Gpu, chip_of, find, of_product, slice_bytes
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
 from memtune_runner.emulated.errors import EmulationError, UnknownGpuError
@@ -16,9 +16,9 @@ from memtune_runner.emulated.ranks import MOST_GPUS
 
 
 def known_gpu(name: str) -> Gpu:
-    """Return the GPU of this name from the table, or raise UnknownGpuError."""
+    """Return the GPU of this name from the table, or the slice that a product label names, or raise UnknownGpuError."""
     try:
-        return find(name)
+        return (of_product(name) if slice_bytes(name) else None) or find(name)
     except ValueError as error:
         raise UnknownGpuError(str(error)) from None
 

@@ -20,6 +20,7 @@ from memtune_runner.checkpoints import save_barrier, whole_model
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.checkpoints.save_barrier import PassedCallWatch
 from memtune_runner.command import called_launchers
+from memtune_runner.emulated import saves
 from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.rank import (
     applied_knobs,
@@ -267,6 +268,8 @@ class _Worker:
         if settings.device is Device.EMULATED:
             watch.attach(self._emulated.attach(sys.modules["torch"], settings))
             self._patches.when_undone(self._emulated.detach)
+            if settings.is_probe:
+                saves.leave_holes(sys.modules["torch"], self._imports, self._patches)
             return
         assert settings.gpu_memory_bytes is not None  # settings reject a virtual GPU without a size
         budget_bytes = int(settings.gpu_memory_bytes * (settings.memory_share or 1.0))

@@ -373,7 +373,8 @@ def test_processes_that_allocate_at_once_get_what_there_is_and_no_more(of_a_run:
     code = (
         f"import ctypes; library = ctypes.CDLL({str(built)!r}); address = ctypes.c_void_p()\n"
         f"def take(): return library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t({2 * MIB})) == 0\n"
-        "print('there'); input(); print(sum(take() for _ in range(300))); input()"
+        # Each has its context before any of them takes what another's would have needed.
+        "taken = take(); print('there'); input(); print(taken + sum(take() for _ in range(300))); input()"
     )
     words = [sys.executable, "-uc", code]
     children = [
