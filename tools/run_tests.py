@@ -67,7 +67,7 @@ STAGES = (
 PROCESSORS = min(os.cpu_count() or 1, 8)
 # Tests wait for processes to start and end, and for hangs to be noticed: more workers than processors use that time.
 # Those of the cluster wait for its pods, of which more at once would also take longer.
-WORKERS = {"worksteal": PROCESSORS, "loadscope": PROCESSORS + 2, "loadgroup": 3}
+WORKERS = {"worksteal": PROCESSORS, "loadscope": PROCESSORS + 3, "loadgroup": 3}
 
 
 def run(stages: tuple[Stage, ...], with_slow: bool, output: IO[str] = sys.stdout) -> list[Outcome]:
