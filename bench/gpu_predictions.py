@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from gpu_pairs import MODELS, PAIRS
+from gpu_pairs import MODELS, PAIRS, SMALLEST
 from gpu_score import ways
 from gpu_trace import traced
 
@@ -23,8 +23,9 @@ def predictions(name: str, models: Collection[str]) -> dict[str, Any]:
         gpu = find(name)
     except ValueError as error:
         return {"error": str(error)}
-    if unknown := set(models) - set(MODELS):
-        return {"error": f"no pair has the model {' or '.join(sorted(unknown))}; use {', '.join(MODELS)}"}
+    paired = [model for model in MODELS if model != SMALLEST]
+    if unknown := set(models) - set(paired):
+        return {"error": f"no pair has the model {' or '.join(sorted(unknown))}; use {', '.join(paired)}"}
     pairs = [pair for pair in PAIRS if not models or pair.model in models]
     both = ways(gpu, traced(pairs))
     found = {str(pair): {way: predict(pair).device for way, predict in both.items()} for pair in pairs}

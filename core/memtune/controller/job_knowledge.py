@@ -156,5 +156,5 @@ def lesson_of(record: RunStatus) -> Lesson | None:
         record.step_seconds,
         retried=has_retried,
         made_up=isinstance(record, EmulationStatus) and record.made_up_sizes > 0,
-        emulated=isinstance(record, EmulationStatus),
+        counted=isinstance(record, EmulationStatus),
     )

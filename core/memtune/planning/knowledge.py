@@ -45,7 +45,7 @@ class Lesson:
     retried: bool = False
     stale: bool = False
     made_up: bool = False
-    emulated: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -317,4 +317,4 @@ def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
     seconds = lesson.step_seconds if 1e-6 < lesson.step_seconds < 1e6 and not lesson.made_up else 0.0
     if not (allocated or reserved or device):
         return None
-    return Measurement(lesson.plan, allocated, reserved, device, seconds, lesson.stale, lesson.emulated)
+    return Measurement(lesson.plan, allocated, reserved, device, seconds, lesson.stale, lesson.counted)
