@@ -13,7 +13,6 @@ import optuna_dashboard  # type: ignore[import-untyped]  # it has none
 import pytest
 from api_answers import JOB, ApiServer, found
 from cli_jobs import refused
-from optuna import visualization
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -113,18 +112,18 @@ def test_a_probe_that_ended_early_is_a_pruned_trial_with_what_its_steps_told(tmp
     (told,) = second.user_attrs["steps"]
     assert (told["step"], told["seconds"], told["device_bytes"]) == (2, 30.0, second.user_attrs["device_bytes"])
     assert study.best_trial.number == first.number
-    assert visualization.plot_intermediate_values(study).data
+    assert optuna.visualization.plot_intermediate_values(study).data
 
 
 def test_optuna_s_pictures_are_drawn_of_it(study: optuna.Study) -> None:
     for draw in (
-        visualization.plot_optimization_history,
-        visualization.plot_parallel_coordinate,
-        visualization.plot_slice,
-        visualization.plot_timeline,
-        visualization.plot_contour,
-        visualization.plot_rank,
-        visualization.plot_edf,
+        optuna.visualization.plot_optimization_history,
+        optuna.visualization.plot_parallel_coordinate,
+        optuna.visualization.plot_slice,
+        optuna.visualization.plot_timeline,
+        optuna.visualization.plot_contour,
+        optuna.visualization.plot_rank,
+        optuna.visualization.plot_edf,
     ):
         assert draw(study).data
 
@@ -219,7 +218,7 @@ def test_with_both_objectives_a_trial_has_two_values(tmp_path: Path, url: str, c
     study = optuna.load_study(study_name="both", storage=url)
     assert study.metric_names == ["tokens per second", "free bytes"]
     assert {trial.user_attrs["plan"] for trial in study.best_trials} == {"bf16-z1-none-mb1x32", "bf16-z2-none-mb1x32"}
-    assert visualization.plot_pareto_front(study).data
+    assert optuna.visualization.plot_pareto_front(study).data
 
 
 def test_a_space_that_was_edited_needs_another_study(tmp_path: Path, url: str, capsys: Captured) -> None:
