@@ -1,28 +1,37 @@
 """Accuracy of the throughput that emulated steps tell, on published measurements.
 
-    PYTHONPATH=core:bench python bench/emulated_steps.py
+    PYTHONPATH=core:bench python bench/emulated_steps.py [--choose]
 
 Emulates each published run of bench/data/measured_throughput.csv with two layers and with four, extends the operations
 of its step to all layers, and prints published and predicted tokens per second beside what formulas predict. What
 bench/results/emulated-steps.jsonl has is not run again. Needs `make env-emulated`, and .venv/eight-bit for fp8.
+
+With `--choose`, searches what core/memtune/gpus/operations.py takes products and memory to reach, with each source left
+out, and counts the rows within the widths of core/memtune/memory/speed_errors.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from accuracy import quantile
 from throughput import DATA, Row, read_rows, score
 
-from memtune.gpus.operations import Operation, StepTime, step_time
+from memtune.gpus.gpu import Gpu
+from memtune.gpus.operations import _MEMORY_SHARE, _PRODUCT_SHARE, Operation, StepTime, step_time
+from memtune.memory.speed_errors import _COUNTED, _COUNTED_ERROR
 from memtune.plans.knobs import Precision
 
 _BENCH = Path(__file__).parent
@@ -34,6 +43,23 @@ _FEW, _MORE = 2, 4
 # llm-foundry's own benchmark has Triton's kernel of the first FlashAttention by default (`attn_impl` of its
 # submit_benchmarks.py), which takes twice the time of the second (2307.08691, abstract).
 _FIRST_FLASH_ATTENTION = 2
+# What is searched: no product is faster than the fastest measured, and no kernel than the memory.
+_PRODUCT_SHARES = [percent / 100 for percent in range(70, 101)]
+_MEMORY_SHARES = [percent / 100 for percent in range(30, 101, 5)]
+
+
+class Counted(NamedTuple):
+    """A row with the operations of its step."""
+
+    row: Row
+    operations: dict[Operation, float]
+
+    def told(self, gpu: Gpu) -> tuple[StepTime, float]:
+        """What its step takes on a GPU, and predicted over published tokens per second."""
+        workload = self.row.workload
+        step = step_time(self.operations, gpu, workload.gpus_per_node)
+        tokens = self.row.plan.global_batch(workload.world) * workload.sequence_length
+        return step, tokens / step.seconds / self.row.published
 
 
 class Scored(NamedTuple):
@@ -102,18 +128,76 @@ def extended(row: Row, few: Mapping[Operation, int], more: Mapping[Operation, in
     }
 
 
-def scored(rows: Iterable[Row]) -> list[Scored]:
-    """Predict every row of which both numbers of layers were emulated."""
+def counted(rows: Iterable[Row]) -> list[Counted]:
+    """The rows of which both numbers of layers were emulated."""
     found = read()
     return [
-        Scored(one.row, step, tokens / step.seconds / one.row.published, one.ratio)
-        for one in score(rows)
-        if (one.row.id, _FEW) in found and (one.row.id, _MORE) in found
-        for workload in [one.row.workload]
-        for counted in [extended(one.row, found[one.row.id, _FEW], found[one.row.id, _MORE])]
-        for step in [step_time(counted, workload.gpu, workload.gpus_per_node)]
-        for tokens in [one.row.plan.global_batch(workload.world) * workload.sequence_length]
+        Counted(row, extended(row, found[row.id, _FEW], found[row.id, _MORE]))
+        for row in rows
+        if (row.id, _FEW) in found and (row.id, _MORE) in found
     ]
+
+
+def scored(rows: Iterable[Row]) -> list[Scored]:
+    """Predict every row of which both numbers of layers were emulated."""
+    found = counted(rows)
+    formulas = score(each.row for each in found)
+    return [
+        Scored(each.row, *each.told(each.row.workload.gpu), one.ratio)
+        for each, one in zip(found, formulas, strict=True)
+    ]
+
+
+def errors(rows: Iterable[Counted], products: float, memory: float) -> dict[str, list[float]]:
+    """The logarithms of predicted over published by source, if products and memory reach these shares."""
+    found = defaultdict[str, list[float]](list)
+    for each in rows:
+        gpu = each.row.workload.gpu
+        faster = replace(
+            gpu,
+            matmul_share=gpu.matmul_share * products / _PRODUCT_SHARE,
+            memory_bytes_per_second=gpu.memory_bytes_per_second * memory / _MEMORY_SHARE,
+        )
+        found[each.row.source].append(math.log(each.told(faster)[1]))
+    return found
+
+
+def missed(by_source: Mapping[str, list[float]], left_out: str = "") -> float:
+    """What the search makes least: the mean error of a source's rows, in the mean of the sources but one."""
+    return statistics.fmean(statistics.fmean(map(abs, some)) for name, some in by_source.items() if name != left_out)
+
+
+def choose(rows: list[Counted]) -> None:
+    """Print which shares miss least, with all sources and without each, and what is within the widths of an error."""
+    grid = {shares: errors(rows, *shares) for shares in product(_PRODUCT_SHARES, _MEMORY_SHARES)}
+    print(f"{'left out':<31}{'products':>9}{'memory':>8}{'others':>8}  left out")
+    ours = _PRODUCT_SHARE, _MEMORY_SHARE
+    for left_out in ("", *sorted(grid[ours])):
+        misses = {shares: missed(found, left_out) for shares, found in grid.items()}
+        best = min(misses, key=misses.__getitem__)
+        apart = [abs(math.expm1(off)) for off in grid[best].get(left_out, [])]
+        median = f"  n={len(apart)} median={statistics.median(apart):.1%}" if apart else ""
+        print(f"{left_out or 'none':<31}{best[0]:>9.2f}{best[1]:>8.2f}{misses[best]:>8.4f}{median}")
+    print(f"{'none, as they are':<31}{ours[0]:>9.2f}{ours[1]:>8.2f}{missed(grid[ours]):>8.4f}\n")
+    print(within(rows))
+
+
+def within(rows: Iterable[Counted]) -> str:
+    """How many errors are within the widths of core/memtune/memory/speed_errors.py."""
+    models = defaultdict[tuple[str, str, str], list[float]](list)
+    for each in rows:
+        of = each.row.workload
+        models[each.row.source, of.architecture.name, of.gpu.name].append(math.log(each.told(of.gpu)[1]))
+    commons = [statistics.median(some) for some in models.values()]
+    owns = [off - statistics.median(some) for some in models.values() if len(some) > 1 for off in some]
+    return "\n".join(
+        f"{what} within {width:.2f}: {sum(abs(off) <= width for off in offs)} of {len(offs)}"
+        for what, width, offs in (
+            ("medians of a model on a GPU", _COUNTED, commons),
+            ("rows around that median", _COUNTED_ERROR, owns),
+            ("all rows", math.hypot(_COUNTED, _COUNTED_ERROR), [off for some in models.values() for off in some]),
+        )
+    )
 
 
 def summary(rows: list[Scored]) -> str:
@@ -130,7 +214,12 @@ def summary(rows: list[Scored]) -> str:
 
 def main() -> None:
     """Emulate what is missing, print every row and the figures by source and GPU."""
+    parser = argparse.ArgumentParser(description="Accuracy of the throughput that emulated steps tell.")
+    parser.add_argument("--choose", action="store_true", help="search the shares that products and memory reach")
     rows = [row for row in read_rows(DATA) if is_emulated(row)]
+    if parser.parse_args().choose:
+        choose(counted(rows))
+        return
     run(rows)
     found = scored(rows)
     print(f"{'row':<12}{'model':<13}{'gpus':>10} {'plan':<24}{'counted':>8}{'formulas':>9}  share of the step")

@@ -9,7 +9,6 @@ layers as said, adds a line of JSON to FILE: the operations of its second step, 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import emulated_llama as source
 import torch
 import transformers
-from emulated_pair_run import _ENDLESS_BYTES, _join, _settings
+from emulated_pair_run import _ENDLESS_BYTES, _join, _settings, tell
 from throughput import DATA, Row, read_rows
 from torch.nn import functional
 
@@ -124,8 +123,11 @@ def _loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def in_a_fork(row: Row, layers: int, file: Path) -> None:
     """Trace a row in a fork of this process, and add the result to the file."""
+    line = {"row": row.id, "layers": layers}
     if child := os.fork():
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        if code := os.waitstatus_to_exitcode(status):
+            tell(file, {**line, "problem": f"it ended with {code}"})
         return
     signal.alarm(_LIMIT_SECONDS)
     # A driver would not work in a fork; the emulated GPU is memory of the process, and none is allocated yet.
@@ -136,8 +138,7 @@ def in_a_fork(row: Row, layers: int, file: Path) -> None:
     except BaseException as error:
         traceback.print_exc()
         told = {"problem": f"{type(error).__name__}: {error}"[:300]}
-    with file.open("a", encoding="utf-8") as kept:
-        kept.write(json.dumps({"row": row.id, "layers": layers, **told}, separators=(",", ":")) + "\n")
+    tell(file, {**line, **told})
     sys.stderr.flush()
     os._exit(0)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune.memory.constants import DEFAULT_TRUST
+from memtune.plans.plan import Plan
 from memtune.units import Unit, counted, gib, unit_of
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import Column, table, wrapped
@@ -54,7 +55,9 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
         yield f"  {asked(result, result['steps'])}"
-        if result["stepSeconds"]:
+        if reason := untimed(result):
+            yield f"  Its operations tell no time of a step: {reason}."
+        elif result["stepSeconds"]:
             yield f"  {taken(result['stepSeconds'])}"
     if result["largest"] and result["largest"]["largest"]:
         yield from _largest(screen, result["largest"])
@@ -162,6 +165,13 @@ def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
         *(f"{each['name']} {size(each['bytes'] // share)}" for each in collectives),
     ]
     return f"Asked of the GPU{'' if steps is None else ' per step'}: {', '.join(parts)}"
+
+
+def untimed(result: Mapping[str, Any]) -> str:
+    """Why the counted operations of a plan are not those of its step on a GPU; empty if they are."""
+    if any(each["sizes"] for each in result["values"] or () if each["value"] != "true"):
+        return "sizes of tensors came from values that no kernel has computed"
+    return "its optimizer runs on the host" if Plan.parse(result["plan"]).offloads_states else ""
 
 
 def taken(seconds: Mapping[str, float]) -> str:

@@ -202,7 +202,7 @@ class RunStatus(RecordStatus):
         default=0, description="Times the allocator had to free its cache and try again."
     )
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
-    step_seconds: Amount = Field(default=0.0, description="Median seconds of one step; if emulated, by its operations.")
+    step_seconds: Amount = Field(default=0.0, description="Median seconds of one step; 0 if no clock told any.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
     length_covered: Flag | None = Field(
         default=None,
@@ -244,6 +244,9 @@ class EmulationStatus(RunStatus):
     )
     gpu_bytes: Natural = Field(default=0, description="Memory of the emulated GPU.")
     host_request_bytes: Natural = Field(default=0, description="Host memory that its pod asks for, and may take.")
+    step_seconds: Amount = Field(
+        default=0.0, description="Seconds that one step takes by its operations; 0 if they were not counted."
+    )
     made_up_sizes: Natural = Field(
         default=0,
         description="How often a tensor got its size from values that no kernel had computed; with others, memory "

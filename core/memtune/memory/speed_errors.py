@@ -37,7 +37,7 @@ _OWN = 0.06
 _ALL, _VERSION, _COUNTS = "all plans", "version", "counts"
 STALE_SPEED_ERROR = 0.10
 # What a step takes by its operations (core/memtune/gpus/operations.py) is off by this in all plans of a job, or else in
-# one of them: bench/results/throughput.md.
+# one of them. Set by hand; bench/results/throughput.md says how many published runs they hold.
 _COUNTED, _COUNTED_ERROR = 0.18, 0.06
 _WIDTHS = {**_PARTS, _ALL: 10.0, _VERSION: 0.2, _COUNTS: _COUNTED}
 # Probes of one plan repeat to within this.

@@ -96,10 +96,14 @@ class PlanKnowledge:
     def predictor(self) -> Predictor:
         """The predictor, corrected by measurements."""
         plain, emulated = Predictor(self.workload), self._emulated
-        if any(lesson.step_seconds for lesson in self.lessons):  # a clock also sees what no operation tells
+
+        def measured(lessons: Iterable[Lesson]) -> list[Measurement]:
+            return [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
+
+        if any(m.step_seconds for m in measured(self.current)):  # a clock also sees what no operation tells
             emulated = tuple(replace(lesson, step_seconds=0.0) for lesson in emulated)
         lessons = (*self.lessons, *emulated)
-        measurements = [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
+        measurements = measured(lessons)
         predictor = _calibrated(plain, measurements)
         if not (died := [m for lesson in lessons if lesson.died and (m := self._of_dead(lesson, predictor))]):
             return predictor

@@ -105,6 +105,23 @@ def test_yaml_holds_the_same_as_json() -> None:
 
 
 @pytest.mark.parametrize(
+    ("plan", "sizes", "reason"),
+    [
+        ("bf16-z3-full-mb4x4-sdpa", True, "sizes of tensors came from values that no kernel has computed"),
+        ("bf16-z3-full-mb4x4-oopt-sdpa", False, "its optimizer runs on the host"),
+    ],
+)
+def test_no_time_is_told_where_the_operations_are_not_those_of_the_step(plan: str, sizes: bool, reason: str) -> None:
+    case = _case(Namespace(words=[JOB], gpu=None))
+    values = [{"file": "train.py", "line": 30, "value": "made up", "sizes": sizes, "times": 3}]
+    document = _document(case, [result(plan, values=values)])
+    assert document["plans"][0]["stepSeconds"] is None
+    shown = "\n".join(page(Screen(110, colours=False, unicode=True), case, document))
+    assert f"  Its operations tell no time of a step: {reason}.\n" in shown
+    assert "By its operations" not in shown
+
+
+@pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
         (["--plan", "bf16-fsdp-none-mb4x4", JOB], 10, "does not allow bf16-fsdp-none-mb4x4-sdpa"),

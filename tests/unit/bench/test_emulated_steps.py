@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
-from emulated_steps import extended, is_emulated, scored, summary
+import emulated_steps
+import pytest
+from emulated_steps import choose, counted, extended, is_emulated, missed, scored, summary
 from throughput import DATA, read_rows
 
 from memtune.gpus.operations import Operation
@@ -28,3 +31,23 @@ def test_each_layer_adds_the_same_and_an_operation_on_all_layers_grows() -> None
     found = extended(row, {head: 1, layer: 6, updates[0]: 1}, {head: 1, layer: 12, updates[1]: 1})
     assert (found[head], found[layer]) == (1, 96)
     assert sum(each.moved * times for each, times in found.items()) == 100 + 50 * 32
+
+
+def test_a_source_that_is_left_out_takes_no_part_in_the_choice_and_the_others_weigh_the_same() -> None:
+    assert missed({"one": [-0.1, 0.1, 0.1], "two": [0.3]}) == pytest.approx(0.2)
+    assert missed({"one": [-0.1, 0.1, 0.1], "two": [0.3], "three": [2.0]}, "three") == pytest.approx(0.2)
+
+
+def test_the_search_finds_the_shares_that_miss_least(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(emulated_steps, "_PRODUCT_SHARES", [0.88, 0.98])
+    monkeypatch.setattr(emulated_steps, "_MEMORY_SHARES", [0.4, 0.5])
+    choose(counted(ROWS))
+    said = capsys.readouterr().out
+    quoted = Path(emulated_steps.__file__).with_name("results").joinpath("throughput.md").read_text()
+    # The shares that are best among all are among these.
+    beginnings = ("none ", "pytorch/torchtune ", "none, as they are ", "medians ", "rows ", "all rows ")
+    same = [line for line in said.splitlines() if line.startswith(beginnings)]
+    assert len(same) == len(beginnings)
+    assert all(f"\n{line}\n" in quoted for line in same)

@@ -11,7 +11,7 @@ from simulated_cluster import Pod, SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus, load_status
+from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus, load_status
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition
 from memtune.controller.records import plan_of
@@ -139,6 +139,11 @@ def test_the_speed_of_a_plan_is_what_the_operations_of_its_emulated_step_take() 
     training, seconds = cluster.job.spec.training, cluster.step_seconds(plan["name"])
     tokens = training.global_batch_size * training.sequence_length
     assert plan["tokensPerSecond"] == pytest.approx(tokens / seconds, rel=0.05)
+
+
+def test_only_the_seconds_of_emulated_probes_are_said_to_be_those_of_operations() -> None:
+    said = {of: str(of.model_fields["step_seconds"].description) for of in (EmulationStatus, AttemptStatus, RunStatus)}
+    assert [of for of, text in said.items() if "operations" in text] == [EmulationStatus]
 
 
 def test_operations_of_made_up_sizes_tell_no_speed() -> None:

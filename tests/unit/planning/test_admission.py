@@ -1,6 +1,7 @@
 """Which unmeasured plans are launched: those whose needed bytes leave the headroom free with a stated probability."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -135,3 +136,15 @@ def test_an_out_of_memory_alone_makes_no_job_a_measured_one() -> None:
     assert after.job_width_bytes == pytest.approx(before.job_width_bytes, rel=0.2)
     ran = Lesson(SHARDED.with_micro_batch(1), reserved_bytes=int(20e9), device_bytes=int(21e9))
     assert short_of_memory(ran, died).predict(SHARDED).job_width_bytes == 0
+
+
+@pytest.mark.parametrize("clock", [{"stale": True}, {"step_seconds": 1e7}, {"died": True}])
+def test_a_clock_that_tells_nothing_of_this_job_leaves_its_counted_seconds(clock: dict[str, Any]) -> None:
+    plan, other = SHARDED.with_micro_batch(1), SHARDED.with_micro_batch(2)
+    expected = short_of_memory().predict(plan)
+    told: dict[str, Any] = {"reserved_bytes": int(expected.reserved.expected), "step_seconds": 1.0}
+    timed = Lesson(other, **{**told, **clock})
+    seconds = 2 * short_of_memory(timed).predict(plan).step_seconds.expected
+    counted = Lesson(plan, **{**told, "step_seconds": seconds}, emulated=True)
+    found = replace(short_of_memory(timed), emulations=(counted,)).predict(plan)
+    assert found.step_seconds.expected > 0.7 * seconds
