@@ -145,6 +145,6 @@ def test_a_clock_that_tells_nothing_of_this_job_leaves_its_counted_seconds(clock
     told: dict[str, Any] = {"reserved_bytes": int(expected.reserved.expected), "step_seconds": 1.0}
     timed = Lesson(other, **{**told, **clock})
     seconds = 2 * short_of_memory(timed).predict(plan).step_seconds.expected
-    counted = Lesson(plan, **{**told, "step_seconds": seconds}, emulated=True)
+    counted = Lesson(plan, **{**told, "step_seconds": seconds}, counted=True)
     found = replace(short_of_memory(timed), emulations=(counted,)).predict(plan)
     assert found.step_seconds.expected > 0.7 * seconds
