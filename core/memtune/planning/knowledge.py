@@ -32,7 +32,7 @@ class Lesson:
     One that ``retried`` got its memory only after the allocator had emptied its cache. A ``stale`` one is of other
     versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan. In a
     ``made_up`` one, sizes of tensors came from values that no kernel had computed: it is as uncertain as the formulas.
-    The seconds of an ``counted`` one are counted from what its step asked of the GPU.
+    The seconds of a ``counted`` one are those of what its step asked of the GPU.
     """
 
     plan: Plan
