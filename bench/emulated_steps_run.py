@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,7 @@ def trace(row: Row, layers: int) -> list[list[Any]]:
     stepped()
     watched = StepTrace()
     stepped()
-    micro, update = watched.stop()
-    return folded(micro + update)
+    return folded(sum(watched.stop(), Counter[Operation]()))
 
 
 def folded(counted: Mapping[Operation, int]) -> list[list[Any]]:

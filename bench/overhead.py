@@ -61,7 +61,10 @@ class FixedStatistics:
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         """It never runs out."""
 
-    def step_ended(self, micro_steps: int) -> None:
+    def forward_began(self, micro_steps: int) -> None:
+        """Nothing to do."""
+
+    def step_ended(self, micro_steps: int, is_disturbed: bool) -> None:
         """Nothing to do."""
 
     def counted_seconds(self) -> None:

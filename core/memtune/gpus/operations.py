@@ -36,7 +36,7 @@ class Operation(NamedTuple):
     ``kind`` is ``product``, ``attention``, ``cudnn-attention``, ``kernel`` for any other, ``host`` for a copy to or
     from the host, or a collective: ``all-gather``, ``reduce-scatter``, ``all-reduce``, ``broadcast``, ``all-to-all``.
     ``moved`` are the bytes that it reads and writes, or sends. ``rows`` and ``columns`` are those of a product, in each
-    of a ``batch``; of a collective, ``batch`` has the ranks.
+    of a ``batch``; of a collective, ``batch`` has the ranks, of which each is ``stride`` behind the one before.
     """
 
     kind: str
@@ -46,6 +46,7 @@ class Operation(NamedTuple):
     rows: int = 0
     columns: int = 0
     batch: int = 1
+    stride: int = 1
 
 
 class StepTime(NamedTuple):
@@ -89,8 +90,9 @@ def _timed(operation: Operation, gpu: Gpu, gpus_per_node: int) -> tuple[str, flo
         share = gpu.attention_share * (_CUDNN_ATTENTION if operation.kind.startswith("cudnn") else 1.0)
         return "attention", operation.flops / (_peak(gpu, operation.precision) * share)
     link = gpu.link_bytes_per_second
-    if operation.batch > gpus_per_node:
-        link = min(link, gpu.node_link_bytes_per_second * gpus_per_node)
+    if (operation.batch - 1) * operation.stride >= gpus_per_node:
+        # The ranks of the group in a node use its links together, as other groups do at the same time.
+        link = min(link, gpu.node_link_bytes_per_second * max(gpus_per_node // operation.stride, 1))
     return "collectives", operation.moved / (link * _LINK_SHARE)
 
 

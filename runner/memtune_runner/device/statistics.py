@@ -53,8 +53,11 @@ class Statistics(Protocol):
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         """Register a callback with the bytes of a failed request, called before anything is freed."""
 
-    def step_ended(self, micro_steps: int) -> None:
-        """Tell the device that an optimizer step of so many micro-batches has ended."""
+    def forward_began(self, micro_steps: int) -> None:
+        """Tell the device that a training forward pass begins, after so many micro-batches of its step."""
+
+    def step_ended(self, micro_steps: int, is_disturbed: bool) -> None:
+        """Tell the device that an optimizer step of so many micro-batches, or also an evaluation or save, has ended."""
 
     def counted_seconds(self) -> float | None:
         """Return how long a step takes by what it asks of the device, where clocks do not tell; None if unknown."""
@@ -139,7 +142,10 @@ class CudaStatistics:
 
         torch.cuda._lazy_call(attach)
 
-    def step_ended(self, micro_steps: int) -> None:
+    def forward_began(self, micro_steps: int) -> None:
+        """Do nothing: clocks tell."""
+
+    def step_ended(self, micro_steps: int, is_disturbed: bool) -> None:
         """Do nothing: a real GPU needs no notice."""
 
     def counted_seconds(self) -> float | None:
@@ -192,7 +198,10 @@ class VirtualStatistics:
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         self._gpu.out_of_memory_noticed = noticed
 
-    def step_ended(self, micro_steps: int) -> None:
+    def forward_began(self, micro_steps: int) -> None:
+        """Do nothing: nothing is counted."""
+
+    def step_ended(self, micro_steps: int, is_disturbed: bool) -> None:
         self._gpu.step_ended()
 
     def counted_seconds(self) -> float | None:

@@ -45,7 +45,9 @@ class EmulatedRank:
         return statistics
 
     def detach(self) -> None:
-        """Stop following values."""
+        """Stop following values, and counting operations."""
+        if self._statistics:
+            self._statistics.stop_counting()
         self._emulation.active.close()
 
     def tell(self) -> None:

@@ -9,18 +9,19 @@ from dataclasses import replace
 import torch
 
 from memtune.gpus.gpu import find
-from memtune.gpus.operations import StepTime, step_time
+from memtune.gpus.operations import Operation, StepTime, step_time
 from memtune.units import gib
 from memtune_runner.device.statistics import CudaStatistics
 from memtune_runner.emulated.history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import Emulation, bytes_others_left, resize
-from memtune_runner.emulated.step_operations import StepOperations, StepTrace
+from memtune_runner.emulated.step_operations import COLLECTIVES, StepTrace
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.settings import Settings
 
 # The first one makes what all others find.
 _COUNTED_STEP = 2
+_NOT_COUNTED = "memtune: the operations of a step could not be counted"
 
 
 class EmulatedStatistics(CudaStatistics):
@@ -29,7 +30,10 @@ class EmulatedStatistics(CudaStatistics):
     def __init__(self, settings: Settings, peaks: PhasePeaks, keeps_history: bool, emulation: Emulation) -> None:
         super().__init__(None)
         self._settings, self._budget_from_step, self._steps = settings, settings.budget_from_step, 0
+        # A probe of a single step has none to count.
+        self._counts = settings.is_probe and (settings.probe_steps or _COUNTED_STEP) >= _COUNTED_STEP
         self._trace: StepTrace | None = None
+        self._micro_batches = 0
         self.step_time: StepTime | None = None
         self._peaks, self._keeps_history, self._emulation = peaks, keeps_history, emulation
         if left_bytes := self._budget_from_step.get(0):
@@ -59,31 +63,59 @@ class EmulatedStatistics(CudaStatistics):
         record = torch.cuda.memory._record_memory_history
         torch.cuda._lazy_call(lambda: record(stacks="python", max_entries=MOST_EVENTS))
 
-    def step_ended(self, micro_steps: int) -> None:
+    def forward_began(self, micro_steps: int) -> None:
+        # There may be several in a micro-batch.
+        if self._trace and micro_steps >= self._micro_batches:
+            self._micro_batches = micro_steps + 1
+            self._trace.micro_batch_began()
+
+    def step_ended(self, micro_steps: int, is_disturbed: bool) -> None:
         self._steps += 1
-        if self._settings.is_probe:
-            self._count_a_step(micro_steps)
+        if self._counts:
+            self._count_a_step(micro_steps, is_disturbed)
         if left_bytes := self._budget_from_step.get(self._steps):
             print(f"memtune: rehearsal: the emulated GPU has {gib(left_bytes)} from here on", file=sys.stderr)
             # Cached memory would hide the loss.
             torch.cuda.empty_cache()
             resize(left_bytes)
 
-    def _count_a_step(self, micro_steps: int) -> None:
+    def _count_a_step(self, micro_steps: int, is_disturbed: bool) -> None:
+        trace, self._trace = self._trace, None
         try:
-            if self._steps == _COUNTED_STEP - 1:
+            if trace is None:
                 self._trace = StepTrace()
-            elif self._steps == _COUNTED_STEP and self._trace:
-                self.step_time = self._timed(self._trace.stop(), micro_steps)
+                return
+            # No second trace: torch breaks down at the end of a range that began under the first.
+            self._counts = False
+            if is_disturbed:
+                trace.close()
+                raise ValueError("the script evaluated or saved within it")
+            self.step_time = self._timed(trace.stop(), micro_steps)
         except Exception as error:  # another release of torch may describe a step differently
-            print(f"memtune: the operations of a step could not be counted: {error!r}", file=sys.stderr, flush=True)
+            self._counts = False
+            print(f"{_NOT_COUNTED}: {error!r}", file=sys.stderr, flush=True)
 
-    def _timed(self, counted: StepOperations, micro_steps: int) -> StepTime:
-        """The time of a step of all the plan's micro-batches, of which a probe makes a few."""
-        share = self._settings.plan.accumulation / max(micro_steps, 1)
-        all_of_step = Counter({operation: times * share for operation, times in counted.micro.items()})
-        all_of_step.update(counted.update)
+    def _timed(self, parts: list[Counter[Operation]], micro_steps: int) -> StepTime:
+        """The time of a step of all the plan's micro-batches, of which a probe makes a few.
+
+        Each of the others takes what the first does, but for collectives that the last does not have as often: those
+        are done once in a step.
+        """
+        all_of_step, others = sum(parts, Counter[Operation]()), self._settings.plan.accumulation - micro_steps
+        if others:
+            if others < 0 or not 2 < len(parts) == micro_steps + 1:
+                raise ValueError(f"{self._settings.plan.accumulation} micro-batches do not follow from {micro_steps}")
+            first, last = parts[1], parts[-1]
+            for each, times in first.items():
+                all_of_step[each] += others * (min(times, last[each]) if each.kind in COLLECTIVES else times)
         return step_time(all_of_step, find(self._settings.gpu_name), self._settings.gpus_per_node)
+
+    def stop_counting(self) -> None:
+        """Give up a step that has not ended."""
+        if self._trace:
+            self._trace.close()
+            self._trace = None
+            print(f"{_NOT_COUNTED}: it did not end", file=sys.stderr, flush=True)
 
     def counted_seconds(self) -> float | None:
         return self.step_time.seconds if self.step_time else None

@@ -1,13 +1,14 @@
-"""What a step asked of the emulated GPU: its operations in the forward pass, the backward pass and the update.
+"""What a step asked of the emulated GPU: its operations, by the micro-batches that they belong to.
 
 torch's execution trace has every operator with the shapes of its tensors. One counts if it works on the GPU and calls
 no other that does the same; views and allocations do not, nor what follows values on the CPU. Kernels of Triton are no
-operators, and are counted where they are started.
+operators, and are counted where they are started. What cannot be counted raises ValueError: a time without it is wrong.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import re
@@ -20,16 +21,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ExecutionTraceObserver
+from torch.profiler import ExecutionTraceObserver, record_function
 
 from memtune.gpus.operations import Operation
 
 _Node = Mapping[str, Any]
 # Where an operator has the two matrices that it multiplies.
 _PRODUCTS = {
-    **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_int_mm"), (0, 1)),
+    **dict.fromkeys(("mm", "bmm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"), (0, 1)),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), (0, 1)),
     **dict.fromkeys(("addmm", "baddbmm", "_addmm_activation"), (1, 2)),
 }
+# Parts of the names of operators that multiply, of which it is not known how much.
+_UNCOUNTED = ("_mm", "gemm", "gemv", "matmul", "rnn", "structured_linear", "attention", "attn")
 # They do not read what they write to.
 _FILLS = ("fill_", "zero_", "copy_", "_foreach_copy_", "_foreach_zero_")
 # They read as many bytes of their input as they write.
@@ -41,77 +45,123 @@ _COLLECTIVES = {
     **dict.fromkeys(("allgather", "all_gather"), "all-gather"), "reduce_scatter": "reduce-scatter",
     "allreduce": "all-reduce", "broadcast": "broadcast", **dict.fromkeys(("all_to_all", "alltoall"), "all-to-all"),
 }  # fmt: skip
+COLLECTIVES = frozenset(_COLLECTIVES.values())
+_OWN_TRACE = "the script records an execution trace of its own"
 _MODE = "PythonDispatchMode"
+_NO_SCHEMA = re.compile(r'"name": "op_schema", "type": "string", "value": ""')
+_MICRO_BATCH = "memtune: a micro-batch begins"
 _TRITON = (("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"), ("triton.runtime.jit", "JITFunction"))
-
-
-class StepOperations(NamedTuple):
-    """Each operation with how often it occurred: in the micro-batches of a step, and once in each step."""
-
-    micro: Counter[Operation]
-    update: Counter[Operation]
 
 
 class StepTrace:
     """Counts operations from now on until it is stopped."""
 
     def __init__(self) -> None:
-        self._triton, self._started = Counter[Operation](), list[tuple[Any, Callable[..., Any]]]()
+        # torch has one trace at a time: a second observer would end the first, and torch with it.
+        if any(type(each) is ExecutionTraceObserver and each.is_registered for each in gc.get_objects()):
+            raise ValueError(_OWN_TRACE)
+        self._triton, self._patched = [Counter[Operation]()], list[tuple[type, str, Callable[..., Any]]]()
+        self._multiplies = self._gave_way = False
+        self._observer = ExecutionTraceObserver()
+        # An open file needs no name: nothing stays of it, however the process ends.
+        with tempfile.TemporaryDirectory(prefix="memtune-") as directory:
+            file = Path(directory) / "step.json"
+            self._observer.register_callback(str(file))
+            try:
+                self._observer.start()
+                self._lines = file.open(encoding="utf-8")
+            except BaseException:
+                self._observer.unregister_callback()
+                raise
+        self._patch(ExecutionTraceObserver, "register_callback", self._giving_way)
         for module, name in _TRITON:
             if kernels := getattr(sys.modules.get(module), name, None):
-                self._started.append((kernels, kernels.run))
-                kernels.run = self._counted(kernels.run)
-        self._directory = tempfile.TemporaryDirectory(prefix="memtune-")
-        self._file = Path(self._directory.name) / "step.json"
-        self._observer = ExecutionTraceObserver()
-        self._observer.register_callback(str(self._file))
-        self._observer.start()
+                self._patch(kernels, "run", self._counted)
+
+    def _patch(self, owner: type, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        inherited = getattr(owner, name)
+        self._patched.append((owner, name, inherited))
+        setattr(owner, name, around(inherited))
+
+    def _giving_way(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(register)
+        def registered(*args: Any, **kwargs: Any) -> Any:
+            self._gave_way = True
+            self.close()
+            return register(*args, **kwargs)
+
+        return registered
 
     def _counted(self, run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
         def counted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             given = (each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.is_cuda)
-            self._triton[Operation("kernel", "", 0, sum(each.nbytes for each in given))] += 1
+            self._triton[-1][Operation("kernel", "", 0, sum(each.nbytes for each in given))] += 1
+            source = getattr(kernel, "src", "") or getattr(getattr(kernel, "fn", None), "src", "")
+            self._multiplies |= "tl.dot(" in source
             return run(kernel, *args, **kwargs)
 
         return counted
 
-    def stop(self) -> StepOperations:
-        """Return what was counted."""
-        for kernels, run in self._started:
-            kernels.run = run
-        self._observer.stop()
+    def micro_batch_began(self) -> None:
+        """Count for another micro-batch from now on."""
+        with record_function(_MICRO_BATCH):
+            self._triton.append(Counter())
+
+    def close(self) -> None:
+        """Count no more."""
+        while self._patched:
+            setattr(*self._patched.pop())
         self._observer.unregister_callback()
-        with self._directory, self._file.open(encoding="utf-8") as lines:
-            counted = operations(_nodes(lines))
-        return counted._replace(micro=counted.micro + self._triton)
+        self._lines.close()
+
+    def stop(self) -> list[Counter[Operation]]:
+        """Return what occurred before the first micro-batch, and from the beginning of each to that of the next."""
+        if self._gave_way:
+            raise ValueError(_OWN_TRACE)
+        try:
+            self._observer.stop()
+            counted = operations(_nodes(self._lines))
+        finally:
+            self.close()
+        if not any(counted):
+            raise ValueError("torch's trace of it has none")
+        if self._multiplies:
+            raise ValueError("a kernel of Triton multiplies matrices")
+        return [of_torch + of_triton for of_torch, of_triton in zip(counted, self._triton, strict=True)]
 
 
 def _nodes(lines: Iterable[str]) -> Iterator[_Node]:
-    """Yield the nodes of a trace one by one: all together would take more memory than the step."""
-    node: list[str] = []
+    """Yield the nodes of a trace one by one: all together would take more memory than the step.
+
+    torch does not escape the name of a range that the script gave, which does nothing by itself and is left out.
+    """
+    node, end = list[str](), ""
     for line in lines:
-        if line.startswith("      {"):
-            node = []
+        if line.strip() == "{":
+            node, end = [], line.rstrip().replace("{", "}")
         node.append(line)
-        if line.startswith("      }"):
-            yield json.loads("".join(node).rstrip().rstrip(","))
+        if line.rstrip().rstrip(",") == end:
+            told = "".join(node).rstrip().rstrip(",")
+            try:
+                yield json.loads(told)
+            except json.JSONDecodeError:
+                if not _NO_SCHEMA.search(told):
+                    raise
 
 
-def operations(nodes: Iterable[_Node]) -> StepOperations:
+def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
     """Count the operations in the nodes of an execution trace, where each comes after those that it calls.
 
-    Done once in a step are what `Optimizer.step` calls, what comes after the last product of the backward pass, and
-    what is reduced over all ranks, as by DDP. Products and attention may have kernels that copy their inputs. What a
-    dispatch mode took over is what that calls: nothing where checkpointing has saved the result.
+    Products and attention may have kernels that copy their inputs. What a dispatch mode took over is what that calls:
+    nothing where checkpointing has saved the result.
     """
-    found, update = list[tuple[int, Operation]](), Counter[Operation]()
+    found = [Counter[Operation]()]
     working, multiplying = set[int](), set[int]()
     for node in nodes:
-        if node["name"].startswith("Optimizer.step#"):
-            # It has begun before those that it calls, which have the larger numbers.
-            while found and found[-1][0] > node["id"]:
-                update[found.pop()[1]] += 1
+        if node["name"] == _MICRO_BATCH:
+            found.append(Counter())
+            continue
         number, caller = node["id"], node["ctrl_deps"]
         if number in working:
             working.add(caller)
@@ -124,14 +174,8 @@ def operations(nodes: Iterable[_Node]) -> StepOperations:
         working.add(caller)
         if operation.flops:
             multiplying.add(caller)
-        if operation.kind == "all-reduce":
-            update[operation] += 1
-        else:
-            found.append((number, operation))
-    in_order = [operation for _, operation in found]
-    micro = max((place for place, each in enumerate(in_order, 1) if each.flops), default=len(in_order))
-    update.update(in_order[micro:])
-    return StepOperations(Counter(in_order[:micro]), update)
+        found[-1][operation] += 1
+    return found
 
 
 class _Tensor(NamedTuple):
@@ -153,8 +197,15 @@ class _Tensor(NamedTuple):
     @property
     def precision(self) -> str:
         if self.kind == "float":
-            return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "fp32"
+            return _fp32_runs_in(torch.backends.cuda.matmul)
         return "fp8" if "Float8" in self.kind else _PRECISIONS.get(self.kind, "fp32")
+
+
+def _fp32_runs_in(backend: Any) -> str:
+    """The precision of products in fp32. torch 2.9 renamed the setting, and may refuse to tell the older one."""
+    backend = getattr(backend, "conv", backend)  # of cuDNN
+    told = getattr(backend, "fp32_precision", None)
+    return "tf32" if told == "tf32" or (told is None and backend.allow_tf32) else "fp32"
 
 
 class _Argument(NamedTuple):
@@ -189,7 +240,10 @@ def _operation(node: _Node) -> Operation | None:
         moved -= sum(
             _size(each.tensors) for each in arguments if each.is_written and (name in _FILLS or each.name == "out")
         )
-    return _arithmetic(name, arguments, written, moved) or Operation("kernel", "", 0, moved)
+    found = _arithmetic(name, arguments, written, moved)
+    if found is None and any(part in name for part in _UNCOUNTED):
+        raise ValueError(f"{node['name']} multiplies, nobody knows how much")
+    return found or Operation("kernel", "", 0, moved)
 
 
 def _arithmetic(name: str, arguments: Sequence[_Argument], written: Sequence[_Tensor], moved: int) -> Operation | None:
@@ -197,15 +251,22 @@ def _arithmetic(name: str, arguments: Sequence[_Argument], written: Sequence[_Te
     if name in _PRODUCTS:
         (left,), (right,) = (arguments[place].tensors for place in _PRODUCTS[name])
         *batch, rows, inner = left.shape
-        columns, times = right.shape[-1], math.prod(batch)
+        # Of grouped products one side has the rows or columns of all groups.
+        columns, times = right.shape[-1], math.prod(batch) if len(left.shape) == len(right.shape) else 1
         return Operation("product", left.precision, 2 * rows * inner * columns * times, moved, rows, columns, times)
     named = {argument.name: argument for argument in arguments}
     if "convolution" in name and "weight" in named:
-        is_backward = "grad_output" in named
-        made = named["grad_output"].tensors[0] if is_backward else written[0]
         weight = named["weight"].tensors[0]
-        flops = 2 * made.elements * weight.elements // weight.shape[0] * (2 if is_backward else 1)
-        return Operation("product", weight.precision, flops, moved)
+        # Of a transposed one each element of the input meets as much of the weight.
+        if "transpose" in name or ("transposed" in named and named["transposed"].value):
+            meets = (named.get("input") or named["self"]).tensors[0]
+        else:
+            meets = named["grad_output"].tensors[0] if "grad_output" in named else written[0]
+        # One product for each gradient that is asked for; that of the bias is none.
+        products = sum(named["output_mask"].value[:2]) if "output_mask" in named else 1
+        precision = _fp32_runs_in(torch.backends.cudnn) if weight.kind == "float" else weight.precision
+        flops = 2 * products * meets.elements * weight.elements // weight.shape[0]
+        return Operation("product", precision, flops, moved)
     tensors = [tensor for each in ("query", "q", "key", "k") if each in named for tensor in named[each].tensors[:1]]
     if len(tensors) == 2 and ("attention" in name or "attn" in name):
         return _attention(name, named, tensors[0], tensors[1], moved)
@@ -213,14 +274,30 @@ def _arithmetic(name: str, arguments: Sequence[_Argument], written: Sequence[_Te
 
 
 def _attention(name: str, named: Mapping[str, _Argument], query: _Tensor, key: _Tensor, moved: int) -> Operation:
-    """Attention, of which a causal mask takes half away.
+    """Attention, of which a causal mask takes half away, and a window what lies outside of it.
 
-    Two products go forward and five backward. Heads stand before places in cuDNN's, and behind them in the others.
+    Two products go forward and five backward. Heads stand before places in cuDNN's, and behind them in the others. Of
+    sequences packed into one, each is taken to be as long as the longest.
     """
+
+    def told(*names: str) -> Any:
+        return next((named[each].value for each in names if each in named), None)
+
     length = key.shape[-2 if "cudnn" in name else -3]
-    flags = [named[each].value for each in ("is_causal", "causal", "custom_mask_type") if each in named]
+    if any(each.elements for name in ("cum_seq_k", "cu_seqlens_k") if name in named for each in named[name].tensors):
+        length = told("max_k", "max_seqlen_k")
+        if not isinstance(length, int):
+            raise ValueError("how long the packed sequences of attention are is not told")
+    is_causal = any(named[each].value for each in ("is_causal", "causal", "custom_mask_type") if each in named)
+    left, right = told("window_size_left", "window_size"), told("window_size_right")
+    has_window = isinstance(left, int) and left >= 0
+    if has_window and not is_causal and not (isinstance(right, int) and right >= 0):
+        raise ValueError("where the window of attention ends is not told")
+    reach = min(length, left + 1 + (0 if is_causal else right)) if has_window else length
     products = 5 if "backward" in name or "bwd" in name else 2
-    flops = 2 * products * query.elements * length // (2 if any(flags) else 1)
+    flops = 2 * products * query.elements * reach
+    if is_causal:
+        flops = flops * (2 * length - reach) // (2 * length)
     return Operation("cudnn-attention" if "cudnn" in name else "attention", query.precision, flops, moved)
 
 
@@ -232,8 +309,10 @@ def _collective(node: _Node) -> Operation | None:
     size, ranks = _size(chain.from_iterable(_values(node["inputs"]))), values[place + 5] if kind else 0
     if kind is None or not size or ranks == 1:
         return None
+    if (stride := values[place + 4]) < 1:
+        raise ValueError("the ranks of a group are no equal steps apart")
     passes = {"all-gather": ranks - 1, "all-reduce": 2 * (ranks - 1) / ranks, "broadcast": 1}
-    return Operation(kind, "", 0, int(size * passes.get(kind, (ranks - 1) / ranks)), batch=ranks)
+    return Operation(kind, "", 0, int(size * passes.get(kind, (ranks - 1) / ranks)), batch=ranks, stride=stride)
 
 
 def _arguments(node: _Node, schema: str) -> list[_Argument]:

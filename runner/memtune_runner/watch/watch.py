@@ -248,6 +248,8 @@ class Watch:
             self.hang.note_progress(now)
         self.pace.training_began(now)
         self._awaits_gradients = True
+        if self.statistics is not None:
+            self.statistics.forward_began(self.tally.micro_steps_now)
         self.applied_plan.training_began(module)
 
     def _evaluation_began(self) -> None:
@@ -278,10 +280,10 @@ class Watch:
         if self.when_stepped is not None and self.pace.last_seconds is not None:
             self.when_stepped(self.pace.last_seconds, self.tally.tokens_now)
         self.tally.stepped(_world(), self._number_of(optimizer))
-        self._disturbed = False
         self.hang.note_progress(now)
         if self.statistics is not None:
-            self.statistics.step_ended(micro_steps)
+            self.statistics.step_ended(micro_steps, self._disturbed)
+        self._disturbed = False
         if self.probe is not None:
             self.probe.stepped(self.counter.steps, self.counter.skipped)
             self._step_measured(self.probe)

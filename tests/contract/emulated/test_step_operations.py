@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import StringIO
 from itertools import count
-from typing import Any
+from json import JSONDecodeError
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import torch
 
-from memtune.gpus.operations import Operation
-from memtune_runner.emulated.step_operations import operations
+from memtune.gpus.operations import Operation, StepTime
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
+from memtune_runner.emulated import step_operations
+from memtune_runner.emulated.statistics import EmulatedStatistics
+from memtune_runner.emulated.step_operations import StepTrace, _nodes, operations
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
+from memtune_runner.watch.hang import HangLimits, HangRule
+from memtune_runner.watch.hooks import hook_torch
+from memtune_runner.watch.watch import Watch
 
 _NUMBERS = count(100)
 _BF16 = "c10::BFloat16"
@@ -47,8 +63,8 @@ def node(
 
 
 def counted(*nodes: dict[str, Any]) -> Counter[Operation]:
-    micro, update = operations(nodes)
-    return micro + update
+    (found,) = operations(nodes)
+    return found
 
 
 MM = "aten::mm(Tensor self, Tensor mat2) -> Tensor"
@@ -135,9 +151,9 @@ def test_a_causal_mask_takes_half_of_attention_away(causal: bool, share: int) ->
     assert (found.kind, found.flops) == ("attention", 4 * 2 * 4 * 512 * 512 * 64 // share)
 
 
-def collective(name: str, *values: Any, ranks: int = 8) -> dict[str, Any]:
+def collective(name: str, *values: Any, ranks: int = 8, stride: int = 1) -> dict[str, Any]:
     words = [plain([3, False], "GenericList[Int,Bool]"), plain(["0", "default_pg"]), plain(0), plain(name, "String")]
-    numbers = [plain([]), plain([]), plain(0), plain(1), plain(ranks), plain(True, "Bool")]
+    numbers = [plain([]), plain([]), plain(0), plain(stride), plain(ranks), plain(True, "Bool")]
     return node("record_param_comms", "", [*values, *words, *numbers], [])
 
 
@@ -156,11 +172,235 @@ def test_collectives_send_what_their_algorithm_does(name: str, kind: str, sent: 
     assert counted(collective(name, many)) == found
 
 
-def test_what_the_optimizer_does_and_what_all_ranks_reduce_is_done_once_in_a_step() -> None:
-    step = node("Optimizer.step#AdamW.step", "", [], [], number=10)
-    reduce, gather = collective("allreduce", tensor(1000)), collective("_allgather_base", tensor(1000))
-    again = collective("_allgather_base", tensor(1000))
-    micro, update = operations([gather, mm(number=5), reduce, mm(number=12, parent=10), step, again])
-    gathered = Operation("all-gather", "", 0, 14000, batch=8)
-    assert micro == {gathered: 1, PRODUCT: 1}
-    assert update == {PRODUCT: 1, Operation("all-reduce", "", 0, 3500, batch=8): 1, gathered: 1}
+def test_operations_are_told_apart_by_micro_batches() -> None:
+    begins = node("memtune: a micro-batch begins", "", [], [])
+    reduce = Operation("all-reduce", "", 0, 3500, batch=8)
+    assert operations([begins, mm(), begins, mm(), collective("allreduce", tensor(1000))]) == [
+        {}, {PRODUCT: 1}, {PRODUCT: 1, reduce: 1},
+    ]  # fmt: skip
+
+
+def test_a_group_has_the_steps_between_its_ranks_and_is_not_counted_without() -> None:
+    (found,) = counted(collective("allreduce", tensor(1000), ranks=2, stride=8))
+    assert (found.batch, found.stride) == (2, 8)
+    with pytest.raises(ValueError, match="equal steps"):
+        counted(collective("allreduce", tensor(1000), ranks=2, stride=-1))
+
+
+@pytest.mark.parametrize("indent", ["    ", "      "])
+def test_nodes_are_read_whatever_their_indentation(indent: str) -> None:
+    def told(name: str, schema: str) -> str:
+        attributes = f'[{{"name": "op_schema", "type": "string", "value": "{schema}"}}]'
+        return f'{indent}{{\n{indent}  "id": 1, "name": "{name}",\n{indent}  "attrs": {attributes}\n{indent}}}'
+
+    def read(*nodes: str) -> list[str]:
+        text = '{\n  "schema": "1",\n  "nodes": [\n' + ",\n".join(nodes) + "\n  ]\n}\n"
+        return [each["name"] for each in _nodes(StringIO(text))]
+
+    assert read(told("aten::mm", "mm"), told('load "train"', ""), told("aten::add", "add")) == ["aten::mm", "aten::add"]
+    with pytest.raises(JSONDecodeError):
+        read(told('"aten::mm', "mm"))
+
+
+def test_grouped_products_have_the_rows_of_all_groups_and_others_that_are_not_known_end_the_count() -> None:
+    schema = "aten::_grouped_mm(Tensor self, Tensor mat2) -> Tensor"
+    (found,) = counted(node("aten::_grouped_mm", schema, [tensor(64, 128), tensor(4, 128, 32)], [tensor(64, 32)]))
+    assert found.flops == PRODUCT.flops
+    recurrent = "aten::_cudnn_rnn(Tensor input, Tensor[] weight) -> Tensor"
+    with pytest.raises(ValueError, match="_cudnn_rnn"):
+        counted(node("aten::_cudnn_rnn", recurrent, [tensor(64, 128), several(tensor(128, 32))], [tensor(64, 32)]))
+
+
+def test_a_transposed_convolution_counts_what_its_input_meets() -> None:
+    schema = "aten::cudnn_convolution_transpose(Tensor self, Tensor weight) -> Tensor"
+    inputs = [tensor(1, 256, 8, 8), tensor(256, 16, 2, 2)]
+    (found,) = counted(node("aten::cudnn_convolution_transpose", schema, inputs, [tensor(1, 16, 16, 16)]))
+    assert found.flops == 2 * 8 * 8 * 256 * 16 * 2 * 2
+
+
+@pytest.mark.parametrize(("asked", "products"), [([True, True, True], 2), ([False, True, True], 1)])
+def test_the_gradients_of_a_convolution_count_as_they_are_asked_for_in_the_precision_of_cudnn(
+    asked: list[bool], products: int
+) -> None:
+    schema = (
+        "aten::convolution_backward(Tensor grad_output, Tensor input, Tensor weight, bool transposed, "
+        "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+    )
+    given = [tensor(*shape, kind="float") for shape in ((1, 16, 8, 8), (1, 3, 8, 8), (16, 3, 3, 3))]
+    rest = [plain(False, "Bool"), plain(asked, "GenericList[Bool,Bool,Bool]")]
+    (found,) = counted(node("aten::convolution_backward", schema, [*given, *rest], [tensor(16, 3, 3, 3)]))
+    assert (found.precision, found.flops) == ("tf32", products * 2 * 16 * 8 * 8 * 3 * 3 * 3)
+
+
+def test_products_run_in_tf32_whichever_of_its_settings_says_so() -> None:
+    product = node("aten::mm", MM, [tensor(64, 128, kind="float"), tensor(128, 32, kind="float")], [tensor(64, 32)])
+    assert [each.precision for each in counted(product)] == ["fp32"]
+    backends: Any = torch.backends
+    before = backends.fp32_precision
+    try:
+        backends.fp32_precision = "tf32"
+        assert [each.precision for each in counted(product)] == ["tf32"]
+    finally:
+        backends.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    ("longest", "left", "causal", "keys"),
+    [(128, -1, True, 64), (128, -1, False, 128), (512, 63, True, 60), (512, 63, False, 127)],
+)
+def test_attention_to_packed_sequences_or_within_a_window_reaches_fewer(
+    longest: int, left: int, causal: bool, keys: int
+) -> None:
+    schema = (
+        "aten::_flash_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k, "
+        "SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, bool return_debug_mask, *, float? scale=None, "
+        "SymInt? window_size_left=None, SymInt? window_size_right=None) -> Tensor"
+    )
+    sequences, heads = tensor(5, kind="int"), [tensor(512, 4, 64) for _ in range(3)]
+    rest = [plain(longest), plain(longest), plain(0.0, "Double"), plain(causal, "Bool"), plain(False, "Bool")]
+    window = [plain("<None>", "None"), plain(left), plain(left)]
+    (found,) = counted(node("aten::_flash_attention_forward", schema, [*heads, sequences, sequences, *rest, *window],
+                            [tensor(512, 4, 64)]))  # fmt: skip
+    assert found.flops == 4 * 512 * 4 * 64 * keys
+
+
+class NoPeaks:
+    def fullest(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[Watch, EmulatedStatistics]]]:
+    """A probe's watch under a plan, to which the CPU is the emulated GPU."""
+    monkeypatch.setattr(step_operations._Tensor, "is_on_gpu", property(lambda tensor: tensor.elements > 0))
+    with ExitStack() as ended:
+
+        def of(plan: str) -> tuple[Watch, EmulatedStatistics]:
+            wanted = Plan.parse(plan)
+            settings = Settings(
+                wanted,
+                RunKind.PROBE,
+                "env",
+                wanted.global_batch(1),
+                8,
+                device=Device.EMULATED,
+                gpu_name="h100-80gb",
+                gpu_memory_bytes=1 << 30,
+            )
+            # The driver would be asked to resize.
+            monkeypatch.setattr("memtune_runner.emulated.statistics.resize", lambda _: None)
+            watch, patches = Watch(settings, 0, None, HangRule(HangLimits())), Patches()
+            statistics = EmulatedStatistics(settings, cast("Any", NoPeaks()), False, cast("Any", None))
+            watch.attach(statistics)
+            ended.callback(statistics.stop_counting)
+            ended.callback(patches.undo)
+            hook_torch(watch, patches)
+            return watch, statistics
+
+        yield of
+
+
+def train(optimizer_of: Callable[..., torch.optim.Optimizer], *before: Callable[[torch.nn.Module], object]) -> None:
+    """Make a step of two micro-batches for each of those that run before it."""
+    model = torch.nn.Linear(64, 32, bias=False)
+    optimizer = optimizer_of(model.parameters())
+    for each in before:
+        each(model)
+        for _ in range(2):
+            model(torch.ones(16, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def nothing(_: object) -> None:
+    """Between two steps."""
+
+
+def products_of(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Note the rows of the products that are timed, with how often each occurs."""
+    seen = Counter[int]()
+
+    def timed(given: Counter[Operation], *_: object) -> StepTime:
+        for each, times in given.items():
+            seen[each.rows] += times * bool(each.flops)
+        return StepTime(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+    monkeypatch.setattr("memtune_runner.emulated.statistics.step_time", timed)
+    return seen
+
+
+def test_an_optimizer_of_products_is_done_once_in_a_step(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (_, two), seen = watched("bf16-ddp-none-mb16x2"), products_of(monkeypatch)
+    train(torch.optim.Muon, nothing, nothing)
+    of_two, update = Counter(seen), sum(seen.values()) - 4
+    assert two.counted_seconds() == 1.0
+    assert update > 10
+    seen.clear()
+    _, eight = watched("bf16-ddp-none-mb16x8")
+    train(torch.optim.Muon, nothing, nothing)
+    assert eight.counted_seconds() == 1.0
+    assert sum(seen.values()) - sum(of_two.values()) == 6 * 2
+
+
+def test_a_step_with_an_evaluation_is_not_counted(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def evaluate(model: torch.nn.Module) -> None:
+        with torch.no_grad():
+            model(torch.ones(16, 64))
+
+    _, statistics = watched("bf16-ddp-none-mb16x2")
+    train(torch.optim.SGD, nothing, evaluate, nothing)
+    assert statistics.counted_seconds() is None
+    assert "evaluated or saved" in capsys.readouterr().err
+
+
+def test_a_step_that_does_not_end_is_given_up_and_another_may_be_traced(
+    watched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, statistics = watched("bf16-ddp-none-mb16x2")
+    train(torch.optim.SGD, nothing)
+    statistics.stop_counting()
+    assert "it did not end" in capsys.readouterr().err
+    trace = StepTrace()
+    torch.ones(8) + torch.ones(8)
+    assert sum(sum(trace.stop(), Counter()).values())
+
+
+def test_micro_batches_that_were_not_seen_tell_no_time(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    _, statistics = watched("bf16-ddp-none-mb16x8")
+    weight = torch.nn.Parameter(torch.ones(8, 8))
+    optimizer = torch.optim.SGD([weight])
+    for _ in range(2):
+        (weight @ weight).sum().backward()
+        optimizer.step()
+    assert statistics.counted_seconds() is None
+    assert "8 micro-batches do not follow from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_script_that_records_its_own_trace_keeps_it(
+    watched: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: int
+) -> None:
+    _, statistics = watched("bf16-ddp-none-mb16x2")
+    own = torch.profiler.ExecutionTraceObserver()
+
+    def record(_: object) -> None:
+        own.register_callback(str(tmp_path / "own.json"))
+        own.start()
+
+    train(torch.optim.SGD, *(record if number == step else nothing for number in range(2)))
+    own.unregister_callback()
+    assert statistics.counted_seconds() is None
+    assert "an execution trace of its own" in capsys.readouterr().err
+    assert "aten::mm" in (tmp_path / "own.json").read_text()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_collectives_of_the_last_micro_batch_alone_are_done_once_in_a_step(
+    watched: Any, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    reduce = Operation("all-reduce", "", 0, 100, batch=8)
+    first, last = Counter({PRODUCT: 3, **({reduce: 1} if other else {})}), Counter({PRODUCT: 3, reduce: 1})
+    seen = Counter[Operation]()
+    monkeypatch.setattr("memtune_runner.emulated.statistics.step_time", lambda given, *_: seen.update(given))
+    watched("bf16-ddp-none-mb16x8")[1]._timed([Counter({PRODUCT: 1}), first, last], 2)
+    assert seen == {PRODUCT: 1 + 8 * 3, reduce: 8 if other else 1}

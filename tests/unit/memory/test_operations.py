@@ -53,6 +53,8 @@ def test_collectives_of_more_ranks_than_a_node_has_share_its_network() -> None:
     assert step_time({gather: 1}, A100, 8).collectives == pytest.approx(1e9 / (300e9 * 0.8))
     assert step_time({gather._replace(batch=64): 1}, A100, 8).collectives == pytest.approx(1e9 / (200e9 * 0.8))
     assert step_time({gather: 1}, A100, 4).collectives == pytest.approx(1e9 / (100e9 * 0.8))
+    # One rank of each node, with a link of its own.
+    assert step_time({gather._replace(batch=2, stride=8): 1}, A100, 8).collectives == pytest.approx(1e9 / (25e9 * 0.8))
 
 
 def test_many_small_kernels_take_as_long_as_python_needs_to_launch_them() -> None:
