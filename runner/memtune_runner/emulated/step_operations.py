@@ -289,7 +289,9 @@ def _attention(name: str, named: Mapping[str, _Argument], query: _Tensor, key: _
         if not isinstance(length, int):
             raise ValueError("how long the packed sequences of attention are is not told")
     is_causal = any(named[each].value for each in ("is_causal", "causal", "custom_mask_type") if each in named)
-    left, right = told("window_size_left", "window_size"), told("window_size_right")
+    left, right = told("window_size_left"), told("window_size_right")
+    if isinstance(keys := told("window_size"), int):  # of the memory-efficient one; 0 is none
+        left = keys - 1
     has_window = isinstance(left, int) and left >= 0
     if has_window and not is_causal and not (isinstance(right, int) and right >= 0):
         raise ValueError("where the window of attention ends is not told")
