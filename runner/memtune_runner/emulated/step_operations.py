@@ -45,6 +45,7 @@ _COLLECTIVES = {
     **dict.fromkeys(("allgather", "all_gather"), "all-gather"), "reduce_scatter": "reduce-scatter",
     "allreduce": "all-reduce", "broadcast": "broadcast", **dict.fromkeys(("all_to_all", "alltoall"), "all-to-all"),
 }  # fmt: skip
+_UNCOUNTED_MESSAGES = ("send", "recv", "gather", "scatter", "reduce")
 COLLECTIVES = frozenset(_COLLECTIVES.values())
 _OWN_TRACE = "the script records an execution trace of its own"
 _MODE = "PythonDispatchMode"
@@ -309,6 +310,8 @@ def _collective(node: _Node) -> Operation | None:
     place = next((place for place, each in enumerate(values) if isinstance(each, str)), 0)
     kind = next((kind for part, kind in _COLLECTIVES.items() if part in str(values[place])), None)
     size, ranks = _size(chain.from_iterable(_values(node["inputs"]))), values[place + 5] if kind else 0
+    if kind is None and size and any(part in str(values[place]) for part in _UNCOUNTED_MESSAGES):
+        raise ValueError(f"how long '{values[place]}' takes is not known")
     if kind is None or not size or ranks == 1:
         return None
     if (stride := values[place + 4]) < 1:

@@ -185,6 +185,8 @@ def test_a_group_has_the_steps_between_its_ranks_and_is_not_counted_without() ->
     assert (found.batch, found.stride) == (2, 8)
     with pytest.raises(ValueError, match="equal steps"):
         counted(collective("allreduce", tensor(1000), ranks=2, stride=-1))
+    with pytest.raises(ValueError, match="send"):
+        counted(collective("send", tensor(1000), ranks=2))
 
 
 @pytest.mark.parametrize("indent", ["    ", "      "])
