@@ -21,6 +21,7 @@ from memtune.wire.run import RunKind
 from memtune_runner.emulated import step_operations
 from memtune_runner.emulated.statistics import EmulatedStatistics
 from memtune_runner.emulated.step_operations import StepTrace, _nodes, operations
+from memtune_runner.rank import bad_input
 from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
@@ -274,6 +275,7 @@ class NoPeaks:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[Watch, EmulatedStatistics]]]:
     """A probe's watch under a plan, to which the CPU is the emulated GPU."""
+    bad_input.reset()  # another test's script may have been refused in this process
     monkeypatch.setattr(step_operations._Tensor, "is_on_gpu", property(lambda tensor: tensor.elements > 0))
     with ExitStack() as ended:
 
