@@ -19,9 +19,10 @@ from memtune.gpus.gpu import Gpu, chip_of
 # what comes out where they are chosen without one of the sources.
 _PRODUCT_SHARE = 0.88
 _MEMORY_SHARE = 0.5
-# As in core/memtune/memory/speed.py: the share of a link's bandwidth, and the time from one launch to the next.
-_LINK_SHARE = 0.8
-_LAUNCH_SECONDS = 5e-6
+# The share of a link's bandwidth that collectives reach.
+LINK_SHARE = 0.8
+# From the launch of a kernel to that of the next.
+LAUNCH_SECONDS = 5e-6
 # How much faster than FlashAttention-2 cuDNN's attention is taken to be on Hopper GPUs: near the lower end of what
 # FlashAttention-3 is there, 1.5 to 2.0 times as fast (2407.08608, abstract).
 _CUDNN_ATTENTION = 1.6
@@ -72,7 +73,7 @@ def step_time(operations: Mapping[Operation, float], gpu: Gpu, gpus_per_node: in
         part, seconds = _timed(operation, gpu, gpus_per_node)
         took[part] += times * seconds
     busy = took["products"] + took["attention"] + took["kernels"]
-    idle = max(_LAUNCH_SECONDS * sum(operations.values()) - busy, 0.0)
+    idle = max(LAUNCH_SECONDS * sum(operations.values()) - busy, 0.0)
     return StepTime(**took, idle=idle)
 
 
@@ -93,7 +94,7 @@ def _timed(operation: Operation, gpu: Gpu, gpus_per_node: int) -> tuple[str, flo
     if (operation.batch - 1) * operation.stride >= gpus_per_node:
         # The ranks of the group in a node use its links together, as other groups do at the same time.
         link = min(link, gpu.node_link_bytes_per_second * max(gpus_per_node // operation.stride, 1))
-    return "collectives", operation.moved / (link * _LINK_SHARE)
+    return "collectives", operation.moved / (link * LINK_SHARE)
 
 
 def _peak(gpu: Gpu, precision: str) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
+from memtune.gpus.operations import LAUNCH_SECONDS, LINK_SHARE
 from memtune.memory.formulas.recipe import attention_of, sharding_ranks
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.optimizer_bytes import BYTES
@@ -37,10 +38,8 @@ _TRAFFIC_COMPILED = 56.0
 # What fp8 products reach of their higher peak, beside what bf16 products reach of theirs: 0.709 and 0.803 on an H100
 # (the table of matrix products that core/memtune/gpus/gpu.py names).
 _FP8_SHARE = 0.88
-# Kernel launches of a layer per pass: about 20 at 5 microseconds each. This bounds tiny micro-batches.
-_LAUNCH_SECONDS = 100e-6
-# The share of a link's bandwidth that collectives reach.
-_LINK_SHARE = 0.8
+# Kernel launches of a layer per pass. They bound tiny micro-batches.
+_LAUNCHES = 20
 # How much communication hides behind computation: gradients reduce while earlier layers are differentiated; every layer
 # waits for the gathers of stage 3.
 _HIDDEN_SHARE = 0.7
@@ -133,7 +132,7 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
     traffic = plan.compute_bytes * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
     # Weights are read once a pass, and kernels started, for one token as for many.
     launch = (plan.compute_bytes * shape.active + _dequantized(shape, plan)) / gpu.memory_bytes_per_second
-    launch = (once + repeated) * (launch + _LAUNCH_SECONDS * shape.layers)
+    launch = (once + repeated) * (launch + _LAUNCHES * LAUNCH_SECONDS * shape.layers)
     slower = _slowdown(shape, plan)
     sample = slower * (products + passes * (scores + traffic)) * length
     sample += _eager_attention_seconds(workload, shape, plan)
@@ -180,7 +179,7 @@ def _link(workload: Workload, plan: Plan) -> float:
     """The bandwidth that collectives reach. Between nodes, every GPU's share of the network carries a part."""
     gpu, spans_nodes = workload.gpu, workload.nodes > 1 and plan.sharding.value != "fsdphyb"
     network = gpu.node_link_bytes_per_second * workload.gpus_per_node
-    return _LINK_SHARE * (min(gpu.link_bytes_per_second, network) if spans_nodes else gpu.link_bytes_per_second)
+    return LINK_SHARE * (min(gpu.link_bytes_per_second, network) if spans_nodes else gpu.link_bytes_per_second)
 
 
 def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
@@ -213,7 +212,7 @@ def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
     volume = {0: 2 * exposed, 1: exposed + 1, 2: 1.0, 3: 0.0}[plan.sharding.zero_stage] * shape.trainable * wide
     if plan.sharding.value == "fsdphyb" and workload.nodes > 1:
         sharded = 2.0 * shape.trainable * wide / workload.gpus_per_node
-        return sharded / (_LINK_SHARE * workload.gpu.node_link_bytes_per_second)
+        return sharded / (LINK_SHARE * workload.gpu.node_link_bytes_per_second)
     return volume * (1 - 1 / workload.world) / _link(workload, plan)
 
 
