@@ -22,7 +22,7 @@ from memtune_cli.input.emulated_job import EmulationRefusedError, emulated, prep
 from memtune_cli.input.job_file import read_case, shown_name
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
-from memtune_cli.views.emulate_page import page, untimed
+from memtune_cli.views.emulate_page import page
 from memtune_cli.views.screen import stdout_screen
 from memtune_runner.emulated import exit_codes
 
@@ -140,7 +140,6 @@ def _of_plan(case: PredictionCase, result: dict[str, Any]) -> dict[str, Any]:
     document = {name: value for name, value in result.items() if name != "history"}
     return {
         **document,
-        "stepSeconds": None if untimed(result) else result["stepSeconds"],
         "predictedBytes": {name: predicted[name] for name in ("allocated", "active", "reserved", "device")},
         "largest": {name: history[name] for name in ("isWhole", "phase", "tensorBytes", "largest")}
         if history

@@ -55,10 +55,10 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
         yield f"  {asked(result, result['steps'])}"
-        if reason := untimed(result):
-            yield f"  Its operations tell no time of a step: {reason}."
-        elif result["stepSeconds"]:
+        if result["stepSeconds"]:
             yield f"  {taken(result['stepSeconds'])}"
+        elif reason := _untimed(result):
+            yield f"  Its operations tell no time of a step: {reason}."
     if result["largest"] and result["largest"]["largest"]:
         yield from _largest(screen, result["largest"])
     if result["values"] is not None:
@@ -167,7 +167,7 @@ def asked(measured: Mapping[str, Any], steps: int | None = None) -> str:
     return f"Asked of the GPU{'' if steps is None else ' per step'}: {', '.join(parts)}"
 
 
-def untimed(result: Mapping[str, Any]) -> str:
+def _untimed(result: Mapping[str, Any]) -> str:
     """Why the counted operations of a plan are not those of its step on a GPU; empty if they are."""
     if any(each["sizes"] for each in result["values"] or () if each["value"] != "true"):
         return "sizes of tensors came from values that no kernel has computed"

@@ -30,11 +30,12 @@ class EmulatedStatistics(CudaStatistics):
     def __init__(self, settings: Settings, peaks: PhasePeaks, keeps_history: bool, emulation: Emulation) -> None:
         super().__init__(None)
         self._settings, self._budget_from_step, self._steps = settings, settings.budget_from_step, 0
-        # A probe of a single step has none to count.
-        self._counts = settings.is_probe and (settings.probe_steps or _COUNTED_STEP) >= _COUNTED_STEP
+        # A probe of a single step has none to count, and an update on the host is none of the GPU's.
+        has_counted_step = settings.is_probe and (settings.probe_steps or _COUNTED_STEP) >= _COUNTED_STEP
+        self._counts = has_counted_step and not settings.plan.offloads_states
         self._trace: StepTrace | None = None
         self._micro_batches = 0
-        self.step_time: StepTime | None = None
+        self._step_time: StepTime | None = None
         self._peaks, self._keeps_history, self._emulation = peaks, keeps_history, emulation
         if left_bytes := self._budget_from_step.get(0):
             resize(left_bytes)
@@ -90,7 +91,7 @@ class EmulatedStatistics(CudaStatistics):
             if is_disturbed:
                 trace.close()
                 raise ValueError("the script evaluated or saved within it")
-            self.step_time = self._timed(trace.stop(), micro_steps)
+            self._step_time = self._timed(trace.stop(), micro_steps)
         except Exception as error:  # another release of torch may describe a step differently
             self._counts = False
             print(f"{_NOT_COUNTED}: {error!r}", file=sys.stderr, flush=True)
@@ -116,6 +117,11 @@ class EmulatedStatistics(CudaStatistics):
             self._trace.close()
             self._trace = None
             print(f"{_NOT_COUNTED}: it did not end", file=sys.stderr, flush=True)
+
+    @property
+    def step_time(self) -> StepTime | None:
+        """How long a step takes by its operations; None if they were not counted, or have sizes that were made up."""
+        return None if self._emulation.made_up_sizes else self._step_time
 
     def counted_seconds(self) -> float | None:
         return self.step_time.seconds if self.step_time else None

@@ -111,10 +111,10 @@ def test_yaml_holds_the_same_as_json() -> None:
         ("bf16-z3-full-mb4x4-oopt-sdpa", False, "its optimizer runs on the host"),
     ],
 )
-def test_no_time_is_told_where_the_operations_are_not_those_of_the_step(plan: str, sizes: bool, reason: str) -> None:
+def test_the_page_says_why_the_operations_tell_no_time(plan: str, sizes: bool, reason: str) -> None:
     case = _case(Namespace(words=[JOB], gpu=None))
     values = [{"file": "train.py", "line": 30, "value": "made up", "sizes": sizes, "times": 3}]
-    document = _document(case, [result(plan, values=values)])
+    document = _document(case, [result(plan, values=values, stepSeconds=None)])
     assert document["plans"][0]["stepSeconds"] is None
     shown = "\n".join(page(Screen(110, colours=False, unicode=True), case, document))
     assert f"  Its operations tell no time of a step: {reason}.\n" in shown

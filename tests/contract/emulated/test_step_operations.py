@@ -272,6 +272,10 @@ class NoPeaks:
         return 0
 
 
+class Sizes:
+    made_up_sizes = 0
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[Watch, EmulatedStatistics]]]:
     """A probe's watch under a plan, to which the CPU is the emulated GPU."""
@@ -294,7 +298,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[W
             # The driver would be asked to resize.
             monkeypatch.setattr("memtune_runner.emulated.statistics.resize", lambda _: None)
             watch, patches = Watch(settings, 0, None, HangRule(HangLimits())), Patches()
-            statistics = EmulatedStatistics(settings, cast("Any", NoPeaks()), False, cast("Any", None))
+            statistics = EmulatedStatistics(settings, cast("Any", NoPeaks()), False, cast("Any", Sizes))
             watch.attach(statistics)
             ended.callback(statistics.stop_counting)
             ended.callback(patches.undo)
@@ -331,6 +335,20 @@ def products_of(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     monkeypatch.setattr("memtune_runner.emulated.statistics.step_time", timed)
     return seen
+
+
+def test_a_plan_whose_optimizer_runs_on_the_host_tells_no_time(watched: Any) -> None:
+    _, statistics = watched("bf16-z2-none-mb16x2-oopt")
+    train(torch.optim.AdamW, nothing, nothing)
+    assert statistics.counted_seconds() is None
+
+
+def test_a_step_whose_sizes_are_made_up_tells_no_time(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, statistics = watched("bf16-ddp-none-mb16x2")
+    train(torch.optim.AdamW, nothing, nothing)
+    assert statistics.counted_seconds()
+    monkeypatch.setattr(Sizes, "made_up_sizes", 1)
+    assert (statistics.counted_seconds(), statistics.step_time) == (None, None)
 
 
 def test_an_optimizer_of_products_is_done_once_in_a_step(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
