@@ -48,11 +48,15 @@ verify: env ## fail when a generated file is not up to date
 
 .PHONY: test
 test: env ## all tests but the slow half of those on a cluster, with a table of where the time went
-	@$(python) tools/run_tests.py --without-slow
+	@$(python) tools/run_tests.py --marks 'not slow'
 
 .PHONY: test-all
-test-all: env ## every test this machine can run, with a table of where the time went
-	@$(python) tools/run_tests.py
+test-all: ## every test this machine can run: `make test`, then `make test-slow`
+	@code=0; for half in test test-slow; do $(MAKE) --no-print-directory $$half || code=$$?; done; exit $$code
+
+.PHONY: test-slow
+test-slow: env ## the slow half of the tests on a cluster
+	@$(python) tools/run_tests.py --marks slow cluster
 
 .PHONY: test-unit
 test-unit: env ## the unit tests: seconds, no I/O

@@ -91,7 +91,7 @@ def read_row(cells: Cells) -> Row:
 
 
 def _gpu_bytes(name: str) -> int:
-    """What a GPU gives a process, 0 if its memory is not told."""
+    """The memory that a GPU gives a process, 0 if unknown."""
     gpu = of_product(name.replace(" ", "-"))
     return gpu.usable_bytes if gpu else 0
 
@@ -110,6 +110,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     stage, shards = cells.whole("zero_stage", 0), cells.whole("shard_world", 1)
     optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
+    liger_layers = "liger's norm, rotation and feed-forward" in notes
     is_older = backend == "deepspeed" and "deepspeed of 2026" not in notes
     micro_batch, length = cells.whole("micro_batch", 1), cells.whole("seq_len", DEFAULT_SEQUENCE)
     return Recipe(
@@ -118,17 +119,17 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         sequence_length=length,
         accumulates=_accumulates(notes),
         defers_reduction="deferred reduction" in notes,
-        # An adapter is trained in the precision of its gradients, whatever its base's.
+        # An adapter is trained in the precision of its gradients, not in that of its base.
         weight_bytes=gradient if shape.has_adapter else weight,
         base_bytes=QUANTIZED_BYTES.get(quantization(cells), weight),
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
         reduce_bytes=4 if "reduced in fp32" in notes else gradient,
-        master_bytes=4 if cells.says("fp32_master") else 0,
+        master_bytes=_master_bytes(cells, notes),
         state_bytes=optimizer.states,
         outside_state_bytes=optimizer.outside,
-        foreach_bytes=0.0 if cells.says("fused_step") else optimizer.foreach,
+        foreach_bytes=0.0 if cells.says("fused_step") else _foreach_lists(notes) * optimizer.foreach,
         alone_bytes=optimizer.alone,
         scale_bytes=SCALE_BYTES.get(quantization(cells), 0.0),
         weight_shards=shards if stage >= 3 else 1,
@@ -141,7 +142,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         chunked_loss="chunked ce" in notes,
         loss_chunks=_loss_chunks(notes, shape, micro_batch * length) if "fused-linear" in notes else FUSED_LOSS_CHUNKS,
         compiled=cells.says("compiled"),
+        liger_layers=liger_layers,
         compiles_loss=_compiles_loss(cells, backend, notes),
+        mixes_units="frozen and trained weights share units" in notes,
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
         expandable_segments="expandable segments" in notes,
         varying_lengths="lengths vary" in notes,
@@ -153,27 +156,31 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         upcasts_scores="softmax in 16 bits" not in notes,
         writes_softmax="softmax are written out" in notes,
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
-        counts_layers="transformers' model" in notes,
+        # Liger's kernels replace parts of transformers' model.
+        counts_layers=liger_layers or "transformers' model" in notes,
         casts_frozen="frozen weights in 16 bits" in notes,
         builds_whole="built whole" in notes,
         # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
-        keeps_gathered=(is_older and stage >= 3 and "built whole" in notes) or "gathers run ahead" in notes,
+        keeps_gathered=(is_older and stage >= 3 and _keeps_gathered(cells)) or _stays_gathered(notes),
         older_deepspeed=is_older,
         whole_logits="whole logits" in notes,
         whole_embedding="whole embedding" in notes,
         step_in_backward=cells.says("step_in_backward"),
         offloads_states=cells["optimizer_on"] == "cpu" or cells.says("paged"),
         offloads_gradients="gradients" in cells["offload_kind"],
+        keeps_reduced=cells["framework"] == "fsdp",
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
         bucket_elements=_bucket_elements(shape, notes) if backend == "deepspeed" else 0,
+        overlaps_reduction=re.search("overlap_comm|overlapped communication", notes) is not None,
         live_elements=_LIVE_ELEMENTS if backend == "deepspeed" else 0,
-        bucket_phases=_bucket_phases(stage, cells.whole("n_gpus", 1), _accumulates(notes))
+        bucket_phases=_bucket_phases(stage, cells.whole("n_gpus", 1), _accumulates(notes), is_older)
         if backend == "deepspeed"
         else (),
         tensor_parallel=cells.whole("tp", 1),
         pipeline_parallel=cells.whole("pp", 1),
         context_parallel=cells.whole("cp", 1),
+        gathers_keys="ring attention" in notes,
         world=cells.whole("n_gpus", 1),
         bucket_view=backend != "ddp",
         context_bytes=_context_bytes(notes),
@@ -188,19 +195,45 @@ def _accumulates(notes: str) -> bool:
     return keeps or (found is not None and int(found[1]) > 1)
 
 
+def _foreach_lists(notes: str) -> int:
+    """The lists of temporaries in AdamW's step: before July 2023, epsilon was added to a copy (pytorch#104780)."""
+    return 2 if re.search(r"torch 2\.0\b|torch 2\.1 of june 2023", notes) else 1
+
+
+def _master_bytes(cells: Cells, notes: str) -> int:
+    """The notes mention DeepSpeed's bf16_master_weights_and_grads; its stage 3 copies its weights in any case."""
+    return 2 if "master weights in 16 bits" in notes else 4 if cells.says("fp32_master") else 0
+
+
+def _stays_gathered(notes: str) -> bool:
+    """Whether FSDP's units stay until their backward pass: a choice, or for want of a limit (pytorch#104900)."""
+    return "gathers run ahead" in notes or "stay gathered until their backward pass" in notes
+
+
+def _keeps_gathered(cells: Cells) -> bool:
+    """Whether stage 3 keeps gathered weights; 0.18 releases a checkpointed model's head, as 0.14.5 did not."""
+    is_released = "deepspeed 0.18" in cells["notes"].lower() and cells["checkpointing"] == "full"
+    return "built whole" in cells["notes"] and not is_released
+
+
 def _compiles_loss(cells: Cells, backend: str, notes: str) -> bool:
     """If blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise."""
     is_left_out = "loss is not compiled" in notes or backend == "fsdp"
     return "compiled loss" in notes or (cells.says("compiled") and not is_left_out)
 
 
-def _bucket_phases(stage: int, world: int, accumulates: bool) -> tuple[int, ...]:
-    """The phases in which DeepSpeed has its reduce bucket, as memtune.memory.formulas.recipe tells them of plans."""
+def _bucket_phases(stage: int, world: int, accumulates: bool, is_older: bool) -> tuple[int, ...]:
+    """The phases in which DeepSpeed has its reduce bucket, as memtune.memory.formulas.recipe has them for plans.
+
+    Before deepspeed#7665 (November 2025) stages 1 and 2 allocated it before the backward pass, so beside the loss.
+    """
     if stage >= 3:
         return ALWAYS
     if stage == 0:
         return (REDUCE,) if world > 1 else ()
-    return (FORWARD, LOSS, *REDUCING) if stage == 1 and accumulates else REDUCING
+    if stage == 1 and accumulates:
+        return (FORWARD, LOSS, *REDUCING)
+    return (LOSS, *REDUCING) if is_older else REDUCING
 
 
 def _bucket_elements(shape: Shape, notes: str) -> int:
@@ -230,7 +263,7 @@ def _is_bitsandbytes_before(notes: str, minor: int) -> bool:
 
 
 def _context_bytes(notes: str) -> float:
-    """What lies outside of torch's allocator as a row tells it; nvml's own number has what the driver keeps, too."""
+    """The memory outside torch's allocator, from a row; nvml's own number includes the driver's reserve."""
     found = re.search(r"context[^;]*? of (\d+) mb measured", notes)
     kept = re.search(r"(\d+) mb that the driver keeps", notes)
     if kept:
@@ -269,13 +302,15 @@ def _checkpointing(cells: Cells) -> Checkpointing:
 
 
 def _attention(cells: Cells, shape: Shape) -> Attention:
-    # torch's scaled_dot_product_attention runs a flash kernel too, but on keys and values repeated for every head. That
-    # of transformers leaves out a cap of scores (4.49, sdpa_attention.py).
+    # torch's scaled_dot_product_attention runs a flash kernel too, but on keys and values repeated for every head,
+    # unless transformers leaves that to torch: from 4.54 on, where there is no mask. From 4.49 on, a cap of scores is
+    # left out (sdpa_attention.py of both).
     by_torch = cells["attention"].startswith("sdpa")
     is_capped = shape.attention_softcap and not (by_torch and "transformers' model" in cells["notes"])
     if cells["attention_kind"] == "eager" or is_capped:
         return Attention.EAGER
-    return Attention.SDPA if by_torch else Attention.FLASH
+    repeats = by_torch and "heads share keys" not in cells["notes"]
+    return Attention.SDPA if repeats else Attention.FLASH
 
 
 # A source that knows these always states them, even if as none.

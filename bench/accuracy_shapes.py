@@ -42,6 +42,8 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     layers = cells.whole("layers", max(hidden // 128, 1))
     # The default of the family's configuration class in transformers.
     dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
+    if stated := re.search(r"; dropout (\d\.\d+)", cells["notes"]):
+        dropout = float(stated[1])
     is_capped = re.search(r"^gemma-?2-", model) is not None
     is_written_out = re.search(r"^(distil)?gpt-?2", model) is not None and "transformers' model" in cells["notes"]
     has_query_key_norm = re.search(r"^(qwen-?3|gemma-?3|olmo-?[23])", model) is not None
@@ -61,6 +63,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         hidden_dropout=dropout,
         attention_dropout=dropout,
         query_key_norm=has_query_key_norm,
+        final_norm=not is_encoder,
         activation_tensors=activation_tensors("gelu_new" if is_written_out else "gelu"),
         attention_softcap=50.0 if is_capped else 0.0,
         logit_softcap=30.0 if is_capped else 0.0,
@@ -98,7 +101,7 @@ def _experts(cells: Cells) -> Experts | None:
 def _closest(base: Architecture, published: float, gatings: tuple[bool, ...]) -> Architecture:
     """Choose gating and head size, which tables lack, to match the published count most closely.
 
-    Published counts count tied embeddings once, whatever the framework keeps.
+    Published counts count tied embeddings once, even where the framework keeps two.
     """
     once = 0.0 if base.tied_embeddings else float(base.vocab_size * base.hidden_size)
     sizes = {base.head_dim, 128, 256}

@@ -1,7 +1,7 @@
 """How long the development cluster takes: `up`, `up` once more, `down`, and its smoke tests over and over.
 
-Starts and ends clusters of its own, so none may be up. What they need is built and installed before the first measured
-one. Prints a page in Markdown; exit code 1 when a smoke test failed.
+Starts and ends clusters of its own, so none may be up. Builds and installs everything that they need before the first
+measured one. Prints a page in Markdown; exit code 1 when a smoke test failed.
 """
 
 from __future__ import annotations

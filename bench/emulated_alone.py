@@ -1,4 +1,4 @@
-"""What a model that nothing wraps makes the allocator reserve on one emulated GPU: runs for bench/packing.py.
+"""Memory that the allocator reserves for an unwrapped model on one emulated GPU: runs for bench/packing.py.
 
     python bench/emulated_alone.py
 
@@ -14,8 +14,7 @@ from pathlib import Path
 import emulated_pairs
 from emulated_pair_list import Pair, predictor
 
-from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import Calibration
+from memtune.memory.predictor import Calibration, Predictor
 from memtune.plans.plan import Plan
 
 _BENCH = Path(__file__).parent

@@ -33,7 +33,7 @@ _TEXT_ENCODER = T5Config(
 
 
 class Videos(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """What is computed before: means and variances of latents, and text embeddings."""
+    """Precomputed inputs: means and variances of latents, and text embeddings."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
+from emulated_forks_model import HF_CONFIG, LENGTH
 
 from memtune.plans.plan import Plan
 from memtune.units import GIB
@@ -22,15 +23,10 @@ from memtune.units import GIB
 _COMMAND = "python bench/emulated_forks.py > bench/results/emulated-forks.md"
 _PLANS = (1, 20)
 _LARGE = {
-    "model": {
-        "hfConfig": {
-            "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
-            "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048, "vocab_size": 32000,
-        }
-    },
-    "training": {"globalBatchSize": 64, "sequenceLength": 2048, "optimizer": "adamw", "attention": "sdpa"},
+    "model": {"hfConfig": {"model_type": "llama", **HF_CONFIG}},
+    "training": {"globalBatchSize": 64, "sequenceLength": LENGTH, "optimizer": "adamw", "attention": "sdpa"},
     "resources": {"gpusPerNode": 8, "gpuProduct": "h100-80gb"},
-}  # fmt: skip
+}
 _ROOT = Path(__file__).parents[1]
 _SCRIPT = "bench/emulated_forks_train.py"
 _ENVIRONMENT = _ROOT / ".venv-emulated"
@@ -39,9 +35,9 @@ _HEAD = f"""
 
 Made by `{_COMMAND}`, on two cores of a machine without a GPU, with
 Python {sys.version.split()[0]}. `memtune emulate JOB.yaml --top N` runs three steps of a Llama and a save under each of
-N plans, as rank 0, forked from one Python. The tiny one is that of `examples/hf-trainer.yaml` on 2 H100; that of 1.1
-billion weights, in `bench/emulated_forks_train.py`, has 64 x 2,048 tokens a step on 8. CPU seconds are those of all
-processes. The load is that of the minute before: above 0, other programs had a part of the two cores.
+N plans, as rank 0, forked from one Python, two at a time. The tiny one is that of `examples/hf-trainer.yaml` on 2 H100;
+that of 1.1 billion weights, of `bench/emulated_forks_train.py`, has 64 x 2,048 tokens a step on 8. CPU seconds are of
+all processes. The load is that of the minute before: above 0, other programs had a part of the two cores.
 
 | model | plans | sharding | torch | seconds | CPU seconds | host memory | load before |
 |---|---|---|---|---|---|---|---|

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 
 import torch
+from emulated_forks_model import HF_CONFIG, LENGTH
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-
-LENGTH = 2048
 
 
 class Zeros(Dataset[dict[str, torch.Tensor]]):
@@ -22,14 +21,5 @@ class Zeros(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-shape = LlamaConfig(
-    vocab_size=32000,
-    hidden_size=2048,
-    intermediate_size=5632,
-    num_hidden_layers=22,
-    num_attention_heads=32,
-    num_key_value_heads=4,
-    max_position_embeddings=LENGTH,
-)
 arguments = TrainingArguments(output_dir=tempfile.mkdtemp(), report_to="none", save_strategy="no")
-Trainer(model=LlamaForCausalLM(shape), args=arguments, train_dataset=Zeros()).train()
+Trainer(model=LlamaForCausalLM(LlamaConfig(**HF_CONFIG)), args=arguments, train_dataset=Zeros()).train()

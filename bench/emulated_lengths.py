@@ -1,4 +1,4 @@
-"""What batches of varying lengths make the allocator reserve, on the emulated GPU, beside what formulas predict.
+"""Memory that the allocator reserves for batches of varying lengths on the emulated GPU, beside the predictions.
 
     python bench/emulated_lengths.py > bench/results/emulated-lengths.md
 
@@ -21,8 +21,7 @@ from accuracy import quantile
 from emulated_pair_list import Pair, predictor
 
 from memtune.memory.prediction import Prediction
-from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import Calibration
+from memtune.memory.predictor import Calibration, Predictor
 from memtune.plans.plan import Plan
 from memtune.units import GIB
 
@@ -35,7 +34,7 @@ _SHOWN = (3, 10, 30)
 
 
 class Case(NamedTuple):
-    """A pair, on batches of lengths that are drawn by a seed. Of some cases the least memory is sought, too."""
+    """A pair, on batches of lengths that are drawn by a seed. For some cases the least memory is searched, too."""
 
     pair: Pair
     lengths: str
@@ -51,7 +50,7 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a case took: peaks, what was reserved after some steps, and the least memory if it was sought."""
+    """The result of a case: peaks, reserved bytes after some steps, and the least memory if it was searched."""
 
     case: Case
     allocated_bytes: int
@@ -66,7 +65,7 @@ class Result(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """What was reserved beyond the allocated, as a share of it."""
+        """Reserved bytes beyond the allocated, as a share of these."""
         return self.reserved_bytes / self.allocated_bytes - 1
 
 
@@ -177,7 +176,7 @@ def needs(found: Iterable[Result]) -> Iterator[str]:
 
 
 def groups(found: Sequence[Result]) -> Iterator[str]:
-    """What was kept, by the allocator and the lengths."""
+    """The kept memory, by the allocator and the lengths."""
     yield "| allocator | lengths | cases | kept of the allocated bytes: median | least | most |"
     yield "|---|---|--:|--:|--:|--:|"
     for name, is_expandable in (("default", False), ("expandable segments", True)):
@@ -225,7 +224,7 @@ def page(found: Sequence[Result]) -> Iterator[str]:
 def main() -> int:
     """Run missing cases and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", type=Path, default=FILE, help="where what cases took is kept, to go on from")
+    parser.add_argument("--file", type=Path, default=FILE, help="where results are kept, to resume from")
     options = parser.parse_args()
     asked, known = cases(), {each.case for each in read(options.file)}
     for model in dict.fromkeys(case.pair.model for case in asked):

@@ -19,7 +19,7 @@ from emulated_pair_run import import_all, in_a_fork, tell
 
 from memtune.plans.plan import Plan
 
-# Of "log-normal": the median is this share of the cap, and the logarithm has this standard deviation.
+# For "log-normal": the median is this share of the cap, and the logarithm has this standard deviation.
 _MEDIAN, _SPREAD = 1 / 8, 1.0
 # The shortest sample of the datasets of instructions that publish one, such as ms-swift's.
 _SHORTEST = 91

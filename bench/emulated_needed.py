@@ -1,4 +1,4 @@
-"""What plans need where the emulated GPU shrinks until they run out of memory, beside their peaks and predictions.
+"""The least memory of plans on an emulated GPU that shrinks until they run out, beside peaks and predictions.
 
     python bench/emulated_needed.py > bench/results/emulated-needed.md
 
@@ -72,7 +72,7 @@ def read(file: Path) -> list[Needed]:
 
 
 def predicted(pair: Pair) -> Interval:
-    """What a pair is predicted to need within torch's allocator."""
+    """The needed memory that is predicted for a pair within torch's allocator."""
     found = prediction(pair)
     outside = found.device.expected - found.reserved.expected
     return Interval(*(bound - outside for bound in found.needed))
@@ -105,7 +105,7 @@ def page(found: Iterable[Needed]) -> Iterator[str]:
 def main() -> int:
     """Run missing pairs and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", type=Path, default=_FILE, help="where what pairs needed is kept, to go on from")
+    parser.add_argument("--file", type=Path, default=_FILE, help="where results are kept, to resume from")
     options = parser.parse_args()
     known = {each.pair for each in read(options.file)}
     for pair in PAIRS:

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.prediction import Belief, Prediction
-from memtune.memory.predictor import Predictor
+from memtune.memory.predictor import Calibration, Predictor
 from memtune.memory.replay import numerics_of
-from memtune.memory.speed_errors import Calibration
 from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
@@ -72,6 +71,7 @@ def _llama(hidden: int, ffn: int, layers: int, heads: int, groups: int, vocabula
 
 
 _LLAMA_1B = _llama(2048, 5632, 22, 32, 4, 32_000)
+_LLAMA_3B = _llama(3072, 8192, 28, 24, 8, 128_256)
 _LLAMA_8B = _llama(4096, 14_336, 32, 32, 8, 128_256)
 _BASE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 _LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
@@ -104,6 +104,17 @@ MODELS: Mapping[str, Model] = {
         64: "bf16-fsdp-none-mb1x1",
     }, _facts("gemma2", "Gemma2ForCausalLM", hidden_size=2304, intermediate_size=9216, num_hidden_layers=26,
               num_attention_heads=8, num_key_value_heads=4, head_dim=256, vocab_size=256_000)),
+    # Short sequences, so that not the loss peaks but the backward pass or the step.
+    "llama-3b-tied": Model("decoder", 256, {
+        1: "bf16-ddp-full-mb1x1 bf16-ddp-full-mb1x2",
+        2: "bf16-z3-full-mb1x1",
+        8: "bf16-z3-full-mb1x1 bf16-z3-full-mb1x2 bf16-z3-none-mb1x1 bf16-z3-full-mb1x1-bk100000000 bf16-z3-full-mb8x1 "
+           "bf16-z2-full-mb1x1 bf16-z1-full-mb1x1 bf16-ddp-full-mb1x1 bf16-fsdp-full-mb1x1 bf16-fsdp-full-mb1x2",
+    }, {**_LLAMA_3B, "tie_word_embeddings": True}),
+    "llama-3b": Model("decoder", 256, {
+        8: "bf16-z3-full-mb1x1 bf16-z3-full-mb1x2 bf16-z3-none-mb1x1 bf16-z3-full-mb1x1-bk100000000 bf16-z3-full-mb8x1 "
+           "bf16-z2-full-mb1x1",
+    }, _LLAMA_3B),
     "llama-8b": Model("decoder", 4096, {
         1: "bf16-z3-full-mb1x1 bf16-ddp-full-mb1x1",
         8: "bf16-z1-none-mb1x1 bf16-z2-none-mb1x1 bf16-z2-full-mb4x1 bf16-z3-none-mb1x1 bf16-z3-full-mb4x2 "
@@ -120,7 +131,7 @@ MODELS: Mapping[str, Model] = {
         1: "bf16-ddp-none-mb1x1 bf16-ddp-full-mb4x2 bf16-z2-none-mb2x1 fp32-ddp-full-mb1x1",
         2: "bf16-fsdp-none-mb2x1 bf16-z3-full-mb2x1",
         8: "bf16-z1-none-mb2x1 bf16-z2-full-mb4x2 bf16-fsdp-full-mb8x1 bf16-fsdpsgo-none-mb2x1 bf16-ddp-sel-mb2x1",
-        64: "bf16-fsdphyb-none-mb2x1 bf16-z3-none-mb2x1",
+        64: "bf16-fsdphyb-none-mb2x1 bf16-z3-none-mb2x1 bf16-z3-full-mb4x1",
     }, _facts("mixtral", "MixtralForCausalLM", hidden_size=1024, intermediate_size=3584, num_hidden_layers=8,
               num_attention_heads=16, num_key_value_heads=8, num_local_experts=8, num_experts_per_tok=2,
               vocab_size=32_000)),
@@ -150,7 +161,7 @@ MODELS: Mapping[str, Model] = {
            "fp32-ddp-full-mb16x2",
         2: "bf16-fsdpsgo-none-mb16x1",
         8: "bf16-fsdp-none-mb16x1 bf16-z1-sel-mb16x1 bf16-z3-full-mb32x1 bf16-z2-sel-mb16x2",
-        64: "bf16-fsdp-full-mb32x2",
+        64: "bf16-fsdp-full-mb32x2 bf16-z2-none-mb16x1",
     }, _facts("bert", "BertForMaskedLM", vocab_size=30_522, max_position_embeddings=512, tie_word_embeddings=True,
               **_LARGE), "MaskedLM"),
     "vit-base": Model("vision transformer", 197, {
@@ -170,13 +181,14 @@ MODELS: Mapping[str, Model] = {
         "ImageClassification"),
     "u-net": Model("u-net", 1, {
         1: "fp32-ddp-none-mb8x1 bf16-ddp-none-mb16x1 fp32-ddp-none-mb16x2 tf32-ddp-none-mb8x1",
-        8: "fp32-ddp-none-mb8x1 bf16-ddp-none-mb16x2 fp32-fsdp-none-mb8x1 bf16-z0-none-mb8x1",
+        8: "fp32-ddp-none-mb8x1 bf16-ddp-none-mb16x2 fp32-fsdp-none-mb8x1 fp32-z0-none-mb8x1",
         64: "bf16-ddp-none-mb8x1 fp32-fsdp-none-mb16x1",
     }),
     "llama-1.1b-lora": Model("LoRA", 2048, {
         1: "bf16-ddp-none-mb2x1 bf16-ddp-full-mb8x1 bf16-z2-none-mb2x1 bf16-ddp-sel-mb4x2",
         2: "bf16-ddp-none-mb2x2 bf16-fsdp-none-mb2x1",
         8: "bf16-z3-none-mb2x1 bf16-fsdp-full-mb8x1 bf16-z1-full-mb8x1",
+        64: "bf16-z3-full-mb4x1 bf16-fsdpsgo-none-mb2x1",
     }, _LLAMA_1B, adapter=Adapter(16, ("q_proj", "v_proj"))),
     "llama-8b-lora": Model("LoRA", 2048, {
         1: "bf16-ddp-full-mb4x1 bf16-ddp-none-mb1x1 bf16-z2-full-mb4x1 bf16-ddp-sel-mb1x1",
@@ -222,7 +234,7 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
     belief = Belief.prior(replace(DEFAULT_CONSTANTS, job_width=0.0), in_transformers=bool(model.config))
     return Predictor(
         Workload(
-            architecture=from_hf_config(model.hf_config) if model.config else traced(),
+            model=from_hf_config(model.hf_config) if model.config else traced(),
             gpu=find(GPU),
             global_batch=plan.global_batch(ranks),
             sequence_length=model.length,

@@ -231,7 +231,7 @@ def main() -> int:
     """Run missing pairs and print the page; exit code 1 if a pair could not run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", choices=[*MODELS, []], help="of which to run the pairs (default: all)")
-    parser.add_argument("--file", type=Path, default=_FILE, help="where what pairs took is kept, to go on from")
+    parser.add_argument("--file", type=Path, default=_FILE, help="where results are kept, to resume from")
     parser.add_argument("--sample", action="store_true", help=f"run every {_SAMPLE}th pair only")
     parser.add_argument("--processes", type=int, default=2, help="models that are emulated at the same time")
     options = parser.parse_args()

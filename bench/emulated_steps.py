@@ -43,7 +43,7 @@ _FEW, _MORE = 2, 4
 # llm-foundry's own benchmark has Triton's kernel of the first FlashAttention by default (`attn_impl` of its
 # submit_benchmarks.py), which takes twice the time of the second (2307.08691, abstract).
 _FIRST_FLASH_ATTENTION = 2
-# What is searched: no product is faster than the fastest measured, and no kernel than the memory.
+# The range of the search: no product is faster than the fastest measured, and no kernel than the memory.
 _PRODUCT_SHARES = [percent / 100 for percent in range(70, 101)]
 _MEMORY_SHARES = [percent / 100 for percent in range(30, 101, 5)]
 
@@ -54,8 +54,8 @@ class Counted(NamedTuple):
     row: Row
     operations: dict[Operation, float]
 
-    def told(self, gpu: Gpu) -> tuple[StepTime, float]:
-        """What its step takes on a GPU, and predicted over published tokens per second."""
+    def step_on(self, gpu: Gpu) -> tuple[StepTime, float]:
+        """The time of its step on a GPU, and predicted over published tokens per second."""
         workload = self.row.workload
         step = step_time(self.operations, gpu, workload.gpus_per_node)
         tokens = self.row.plan.global_batch(workload.world) * workload.sequence_length
@@ -143,7 +143,7 @@ def scored(rows: Iterable[Row]) -> list[Scored]:
     found = counted(rows)
     formulas = score(each.row for each in found)
     return [
-        Scored(each.row, *each.told(each.row.workload.gpu), one.ratio)
+        Scored(each.row, *each.step_on(each.row.workload.gpu), one.ratio)
         for each, one in zip(found, formulas, strict=True)
     ]
 
@@ -158,12 +158,12 @@ def errors(rows: Iterable[Counted], products: float, memory: float) -> dict[str,
             matmul_share=gpu.matmul_share * products / _PRODUCT_SHARE,
             memory_bytes_per_second=gpu.memory_bytes_per_second * memory / _MEMORY_SHARE,
         )
-        found[each.row.source].append(math.log(each.told(faster)[1]))
+        found[each.row.source].append(math.log(each.step_on(faster)[1]))
     return found
 
 
 def missed(by_source: Mapping[str, list[float]], left_out: str = "") -> float:
-    """What the search makes least: the mean error of a source's rows, in the mean of the sources but one."""
+    """The objective of the search: the mean error of a source's rows, averaged over all sources but one."""
     return statistics.fmean(statistics.fmean(map(abs, some)) for name, some in by_source.items() if name != left_out)
 
 
@@ -187,7 +187,7 @@ def within(rows: Iterable[Counted]) -> str:
     models = defaultdict[tuple[str, str, str], list[float]](list)
     for each in rows:
         of = each.row.workload
-        models[each.row.source, of.architecture.name, of.gpu.name].append(math.log(each.told(of.gpu)[1]))
+        models[each.row.source, of.model.name, of.gpu.name].append(math.log(each.step_on(of.gpu)[1]))
     commons = [statistics.median(some) for some in models.values()]
     owns = [off - statistics.median(some) for some in models.values() if len(some) > 1 for off in some]
     return "\n".join(
@@ -229,7 +229,7 @@ def main() -> None:
             f"{name} {part / total:.0%}" for name, part in one.step._asdict().items() if part / total > 0.005
         )
         print(
-            f"{one.row.id:<12}{workload.architecture.name:<13}{workload.world:>4} {workload.gpu.name[:5]:<5} "
+            f"{one.row.id:<12}{workload.model.name:<13}{workload.world:>4} {workload.gpu.name[:5]:<5} "
             f"{one.row.plan!s:<24}{one.ratio:>8.2f}{one.formula:>9.2f}  {shares}"
         )
     print()

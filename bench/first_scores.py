@@ -28,7 +28,7 @@ from memtune.memory.constants import DEFAULT_CONSTANTS
 ROOT = Path(__file__).parents[1]
 UNSEEN = ROOT / "bench" / "data" / "unseen_memory.csv"
 SCORES = ROOT / "bench" / "data" / "first_scores.csv"
-# What a prediction of a published row depends on.
+# The files that a prediction of a published row depends on.
 FORMULAS = ("core/memtune", *(f"bench/accuracy_{part}.py" for part in ("rows", "cells", "shapes", "fit")))
 INTRODUCTION = """# First scores on sources that nobody had looked at
 
@@ -37,12 +37,13 @@ python bench/first_scores.py > bench/results/first-scores.md
 ```
 
 Each source below was added to [bench/data/unseen_memory.csv](../data/unseen_memory.csv) and scored once, with the
-formulas and constants of the commit beside it. These scores never change: what was mended since shows in the next
-source. No constant of a formula is fitted on these rows. [docs/accuracy.md](../../docs/accuracy.md) has the protocol.
+formulas and constants of the commit beside it. These scores never change: corrections show in the scores of later
+sources. No constant of a formula is fitted on these rows. [docs/accuracy.md](../../docs/accuracy.md) has the protocol,
+and [accuracy-history.md](accuracy-history.md) what each round showed.
 
 Four rows of peft were withdrawn after their score, since that repository is one of the fitted sources: they were 21%,
-55%, 63% and 65% too high. With them, the newest formulas would have 83 rows, a median of 5.5%, a 90th percentile of
-34.3%, 6.0% above the upper bound, and a width of 1.50.
+55%, 63% and 65% too high. With them, the round of 201aba793807 would have 83 rows, a median of 5.5%, a 90th percentile
+of 34.3%, 6.0% above the upper bound, and a width of 1.50.
 """
 
 
@@ -161,15 +162,33 @@ def _line(name: str, scores: Sequence[FirstScore], *more: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+_HEAD = "| n | median | p90 | median of predicted / measured - 1 | above upper | width |"
+
+
+def rounds(scores: Sequence[FirstScore]) -> list[str]:
+    """The table of rounds: sources that were scored with the same formulas."""
+    lines = [f"| formulas | sources {_HEAD}", "|---|--:|" + "--:|" * 6]
+    for formulas in dict.fromkeys(score.formulas for score in scores):
+        own = [score for score in scores if score.formulas == formulas]
+        sources = len({score.source for score in own})
+        lines.append(_line(f"{own[0].scored_on}, {formulas} | {sources}", own))
+    return [*lines, _line(f"all | {len({score.source for score in scores})}", scores)]
+
+
 def page(scores: Sequence[FirstScore]) -> str:
     """The page of all first scores."""
     sources = list(dict.fromkeys(score.source for score in scores))
-    head = "| n | median | p90 | median of predicted / measured - 1 | above upper | width |"
-    lines = [INTRODUCTION, f"| source {head} formulas | scored on |", "|---|" + "--:|" * 6 + "---|---|"]
+    lines = [
+        INTRODUCTION,
+        *rounds(scores),
+        "",
+        f"| source {_HEAD} formulas | scored on |",
+        "|---|" + "--:|" * 6 + "---|---|",
+    ]
     for source in sources:
         own = [score for score in scores if score.source == source]
         lines.append(_line(source, own, own[0].formulas, own[0].scored_on))
-    lines += [_line("all", scores, "", ""), "", f"| metric {head}", "|---|" + "--:|" * 6]
+    lines += [_line("all", scores, "", ""), "", f"| metric {_HEAD}", "|---|" + "--:|" * 6]
     for metric in sorted({score.metric for score in scores}):
         lines.append(_line(metric, [score for score in scores if score.metric == metric]))
     lines += ["", "Every row:", "", "| row | metric | measured GB | lower | expected | upper | error |"]

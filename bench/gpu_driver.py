@@ -16,7 +16,9 @@ _VERSION = r"(\d+\.[\d.]*\d)"
 
 
 def driver() -> str:
-    """What nvidia-smi says; where it is missing, fails or hangs, the kernel's module, or the name of the library."""
+    """The driver's version by nvidia-smi; if that is missing, fails or hangs, by the kernel module or the library's
+    name.
+    """
     return _of_nvidia_smi() or driver_version() or of_library() or UNKNOWN
 
 

@@ -24,7 +24,7 @@ from gpu_pairs import MODELS, PAIRS, Pair, in_turns, workload
 from gpu_results import Results
 from gpu_score import Result
 from gpu_table import Machine
-from gpu_truth import last_words, told
+from gpu_truth import last_words, result_of
 
 from memtune.gpus.gpu import chip_of, find
 from memtune.memory.formulas.shape import shape_of
@@ -65,7 +65,7 @@ def machine(gpu: str) -> Machine:
 def emulated(pair: Pair, gpu: str, free_bytes: int) -> Result:
     """Measure a pair in a process of its own."""
     asked = workload(pair, find(gpu))
-    # Of the ranks of a node, one runs.
+    # One of the ranks of a node runs.
     offloaded = offloaded_bytes(asked, Plan.parse(pair.plan)) // asked.gpus_per_node
     needed = _FP32_BYTES * shape_of(MODELS[pair.model], None).total + offloaded + _LIBRARIES_BYTES
     if needed > free_bytes:
@@ -79,7 +79,7 @@ def emulated(pair: Pair, gpu: str, free_bytes: int) -> Result:
         return Result(pair, ran_out=True)
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
-    return told(pair, done.stderr)
+    return result_of(pair, done.stderr)
 
 
 def _exit_code(output: str) -> int | None:
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the pairs that the folder does not have."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gpu", help="the GPU to emulate, as h200-141gb")
-    parser.add_argument("folder", type=Path, help="where what was measured is kept")
+    parser.add_argument("folder", type=Path, help="where measurements are kept")
     parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
     parser.add_argument("--most", type=int, help="measure at most so many pairs")
     options = parser.parse_args(arguments)

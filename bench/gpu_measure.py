@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fake_ranks.join(pair.world)
     memory = CudaStatistics(None)
     with gpu_snapshot.noticed_emptying() as emptied:
-        code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
+        code = print_measured(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
     if options.fixture and code in (0, RAN_OUT):
         retries = int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
         snapshot = torch.cuda.memory._snapshot()
@@ -203,12 +203,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def told(measuring: Callable[[], Measured], memory: Statistics) -> int:
+def print_measured(measuring: Callable[[], Measured], memory: Statistics) -> int:
     """Print the measurement. The exit code says if a plan was refused or the GPU ran out of memory."""
     try:
         print(json.dumps(measuring()._asdict()))
-    except PlanError as refusal:
-        print(refusal, file=sys.stderr)
+    except PlanError as error:
+        print(error, file=sys.stderr)
         return REFUSED
     except Exception as error:
         failure = of_exception(error, lambda: is_full(memory))

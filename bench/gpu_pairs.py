@@ -12,10 +12,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
-from memtune.memory.formulas.terms import INIT, OUTSIDE
+from memtune.memory.formulas.terms import DRIVER_OVERHEAD, INIT
 from memtune.memory.prediction import Interval, Prediction
-from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import Calibration
+from memtune.memory.predictor import Calibration, Predictor
 from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
@@ -135,7 +134,7 @@ def workload(pair: Pair, gpu: Gpu, traced: TracedModel | None = None, length: in
     """The predictor's workload for a pair, by formulas or by a trace; of several ranks, one is real."""
     per_node = min(pair.world, GPUS_PER_NODE)
     return Workload(
-        architecture=traced or MODELS[pair.model],
+        model=traced or MODELS[pair.model],
         gpu=gpu,
         global_batch=Plan.parse(pair.plan).global_batch(pair.world),
         sequence_length=length,
@@ -154,17 +153,17 @@ def prediction(
 
 
 def building_bytes(pair: Pair, gpu: Gpu) -> float:
-    """What formulas say is allocated before the first step, for the model and for what wraps it.
+    """Bytes that formulas say are allocated before the first step, for the model and its wrapper. cuBLAS takes its
+    workspaces with the first product; memory outside the allocator is not included either.
 
-    cuBLAS takes its workspaces with the first product; what lies outside of the allocator is not in it either. The
-    model is built whole: stage 3 has all of it on the GPU before it shards it.
+    The model is built whole: stage 3 has all of it on the GPU before it shards it.
     """
     terms = Predictor(replace(workload(pair, gpu), builds_whole=True)).explain(Plan.parse(pair.plan))
-    return sum(each.bytes for each in terms if INIT in each.phases and each.name not in (*OUTSIDE, "workspace"))
+    return sum(each.bytes for each in terms if INIT in each.phases and each.name not in (*DRIVER_OVERHEAD, "workspace"))
 
 
 def nccl(pair: Pair, gpu: Gpu) -> Interval:
-    """What NCCL would take in addition with real ranks."""
+    """The memory that NCCL would take in addition with real ranks."""
     whole = replace(workload(pair, gpu), fake_ranks=False)
     components = Predictor(whole).predict(Plan.parse(pair.plan)).components
     return next((each.bytes for each in components if each.name == "nccl"), Interval(0.0, 0.0, 0.0))

@@ -25,7 +25,7 @@ _MOST_FIXTURES_BYTES = 15 << 20
 
 
 class Results:
-    """What was measured on each kind of GPU; in memory only without a folder.
+    """The measurements on each kind of GPU; in memory only without a folder.
 
     Machines and pairs are those of one ``product``: the GPU that is measured on, or was at last.
     """

@@ -105,6 +105,6 @@ def _row(result: Result, gpu: Gpu) -> Row:
         quality="A",
         peak_bytes=gpu.usable_bytes if result.ran_out else result.device_bytes,
         gpu_bytes=0,
-        shape=shape_of(asked.architecture, None),
+        shape=shape_of(asked.model, None),
         recipe=lower(asked, plan),
     )

@@ -116,7 +116,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class Replayed(NamedTuple):
-    """What the model came to in a replay, or the GPU's allocator in its recording."""
+    """The result of the model in a replay, or of the GPU's allocator in its recording."""
 
     reserved_bytes: int
     retries: int
@@ -124,7 +124,9 @@ class Replayed(NamedTuple):
 
 
 def recorded(fixture: Mapping[str, Any]) -> Replayed:
-    """What the GPU's allocator did. It retries before it runs out of memory, also where it has nothing to give back."""
+    """The actions of the GPU's allocator. It retries before it runs out of memory, also where it has nothing to give
+    back.
+    """
     retries = fixture.get("retries")
     if retries is None:
         retries = sum(each.is_retried for each in _requests(fixture["events"]))
@@ -133,7 +135,7 @@ def recorded(fixture: Mapping[str, Any]) -> Replayed:
 
 
 def replayed(fixture: Mapping[str, Any]) -> Replayed:
-    """What the model does for the same requests: it empties its cache where the program did, and is refused memory
+    """The model's actions for the same requests: it empties its cache where the program did, and is refused memory
     where the GPU's allocator was.
     """
     major, minor = (int(part) for part in fixture["torch"].split(".")[:2])
@@ -159,7 +161,7 @@ def replayed(fixture: Mapping[str, Any]) -> Replayed:
 
 
 class _RecordedDriver(DeviceModel):
-    """Refuses as often as it is told, and gives segments at the driver's addresses, if it is given them.
+    """Refuses a given number of times, and gives segments at the driver's addresses, if it has them.
 
     Up to torch 2.11 addresses decide which of two equal blocks is taken.
     """
@@ -184,7 +186,7 @@ class _RecordedDriver(DeviceModel):
 
 
 class _Request(NamedTuple):
-    """What the program did, and whether the allocator gave memory back for it and asked the driver again."""
+    """The program's request, and whether the allocator gave memory back for it and asked the driver again."""
 
     event: list[Any]
     is_retried: bool = False

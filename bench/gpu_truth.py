@@ -50,7 +50,7 @@ _KILLED_SECONDS = 5.0
 
 
 class Counts(NamedTuple):
-    """What a call came to: pairs that it measured, with those that ran out of memory, and pairs that failed."""
+    """The result of a call: pairs that it measured, with those that ran out of memory, and pairs that failed."""
 
     measured: int = 0
     failed: int = 0
@@ -74,11 +74,11 @@ def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float | Non
             each.seek(0)
         if code == RAN_OUT:
             return Result(pair, ran_out=True)
-        return Result(pair, problem=last_words(errors.read())) if code else told(pair, output.read())
+        return Result(pair, problem=last_words(errors.read())) if code else result_of(pair, output.read())
 
 
-def told(pair: Pair, output: str) -> Result:
-    """What a process that ended well says of its pair, among the libraries' output."""
+def result_of(pair: Pair, output: str) -> Result:
+    """The result of a pair in a successful process's output, among that of libraries."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             with suppress(ValueError, TypeError):
@@ -141,7 +141,7 @@ def main(
     if not missing:
         ordered = in_turns(split(pairs, found.machines[0].gpu)[0])
         waiting = [pair for pair in ordered if pair not in found.of_pairs]
-        # What failed may have been mended since, or hangs again.
+        # A failed pair may have been fixed since, or hangs again.
         waiting += [pair for pair in ordered if pair in found.of_pairs and found.of_pairs[pair].problem]
         counts = measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
     if options.measure_only:
@@ -181,7 +181,7 @@ def _age_seconds() -> float:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="where what was measured is kept, to go on from")
+    parser.add_argument("--folder", type=Path, help="where measurements are kept, to resume from")
     parser.add_argument("--fixtures", action="store_true", help="keep the allocator's events in --folder, too")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="let every pair end within so long of the start"

@@ -1,4 +1,4 @@
-"""How far a job of a new source may be off: a width beside that of its components, calibrated on published peaks.
+"""The uncertainty of a job from a new source: a width beside that of its components, calibrated on published peaks.
 
     python bench/job_width.py > bench/results/job-width.md
     python bench/job_width.py --write    also writes the width to core/memtune/memory/constants.py
@@ -170,7 +170,7 @@ _HEAD = (
 
 
 def _prices(rows: Sequence[Miss]) -> Iterator[str]:
-    """What other levels would cost, on the sources that were not in view at first."""
+    """The cost of other levels, on the sources that were not in view at first."""
     yield "| standard deviations | above upper, by source | above upper, by row | width |"
     yield "|--:|--:|--:|--:|"
     for level in _LEVELS:

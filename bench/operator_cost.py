@@ -1,4 +1,4 @@
-"""What the operator costs: from apply to the first probe's pod, and with hundreds of jobs in steady state.
+"""The operator's cost: from apply to the first probe's pod, and with hundreds of jobs in steady state.
 
 Needs the dev cluster (`make cluster`) with no other operator in it. The operator runs beside it as a process, over all
 namespaces. The pods are virtual: no scheduler takes them, and this program is their kubelet. Prints a table in

@@ -13,7 +13,7 @@ from kubernetes import client, watch
 from reporter_jobs import FIXED, command, pod_template, reporter_job
 
 _WATCH_SECONDS = 60
-# Of every ten jobs eight train, one waits for a node and is retried every 30 s, one is suspended.
+# Eight of ten jobs train, one waits for a node and is retried every 30 s, one is suspended.
 _MIX = ("running",) * 8 + ("stalled", "suspended")
 _UNSCHEDULABLE = {
     "type": "PodScheduled",

@@ -1,4 +1,4 @@
-"""What the allocator keeps beyond the live tensors, by class of plans: shares fitted on emulated runs.
+"""Memory that the allocator keeps beyond the live tensors, by class of plans: shares fitted on emulated runs.
 
     python bench/packing.py > bench/results/packing.md
     python bench/packing.py --write    also writes the shares to core/memtune/memory/formulas/packing.py
@@ -9,12 +9,12 @@ steps. Runs of one model that have the same peaks count once. Where lengths vary
 bench/emulated_lengths.py, in 100 steps, of which half have uniform and half log-normal lengths: the shares are those of
 equal lengths, and only that of the logits is fitted.
 
-What packing.py adds to what formulas say is allocated: ``share`` of that, ``unfit`` of what other phases have more,
+packing.py adds to the allocated bytes of the formulas: ``share`` of that, ``unfit`` of what other phases have more,
 ``flat`` of what the step makes where DeepSpeed flattens gradients, and elsewhere, on the default allocator, ``anew`` of
-what the loss requests anew.
-The shares, in percent, are those that miss the reserved bytes least: the sum of absolute errors, where every model of a
-class weighs the same. The half-width is `BOUND` times the root mean square of what is kept less what shares say that
-were fitted without the run's model, relative to what these say. No published peak is used.
+what the loss requests anew. The shares, in percent, are those that miss the reserved bytes least: the sum of absolute
+errors, where every model of a class weighs the same. The half-width is `BOUND` times the root mean square of what is
+kept less what shares say that were fitted without the run's model, relative to what these say. No published peak is
+used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from memtune.memory.formulas.logits_and_buffers import loss_blocks
 from memtune.memory.formulas.packing import PACKINGS, Packing, packing_class
 from memtune.memory.formulas.phases import ledger
 from memtune.memory.formulas.recipe import lower
-from memtune.memory.formulas.terms import EVALUATION, INIT, OUTSIDE, PHASES, SAVE
+from memtune.memory.formulas.terms import DRIVER_OVERHEAD, EVALUATION, INIT, PHASES, SAVE
 from memtune.memory.prediction import BOUND
 from memtune.memory.predictor import Predictor
 from memtune.plans.plan import Plan
@@ -56,9 +56,10 @@ _RUNS = RESULTS / "packing-runs.jsonl"
 # No allocator packs tighter than whole pages.
 _LEAST = 0.02
 _VARYING = "varying, "
+_EXPANDABLE = "expandable, "
 # The largest share of the logits that the search considers, in percent.
 _MOST_OF_LOGITS = 1000
-# Of the search for shares.
+# Parameters of the search for shares.
 _STEPS = (0.2, 0.05, 0.01)
 
 
@@ -79,7 +80,7 @@ class Run(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """What the allocator kept, as a share of the bytes that formulas say are allocated."""
+        """Bytes that the allocator kept, as a share of those that formulas say are allocated."""
         return self.reserved_bytes / self.predicted - 1
 
     def said(self, packing: Packing) -> float:
@@ -93,7 +94,7 @@ class Run(NamedTuple):
 
 
 def _run(predictor: Predictor, model: str, plan: Plan, ranks: int, allocated_bytes: int, reserved_bytes: int) -> Run:
-    terms = [term for term in predictor.explain(plan) if term.name not in OUTSIDE]
+    terms = [term for term in predictor.explain(plan) if term.name not in DRIVER_OVERHEAD]
     training = [phase for phase in range(len(PHASES)) if phase not in (INIT, EVALUATION, SAVE)]
     sizes = {
         name: [sum(term.bytes for term in terms if term.name == name and phase in term.phases) for phase in training]
@@ -151,6 +152,9 @@ def fitted(rows: Sequence[Run]) -> dict[str, Packing]:
         own = of_kind(rows, kind)
         base = found.get(kind.removeprefix(_VARYING)) if kind.startswith(_VARYING) else None
         shares = fit_varying(own, base) if base else fit(own)
+        if plain := found.get(kind.removeprefix(_EXPANDABLE)):
+            # Expandable segments map pages as they need them, so they pack tighter than the others.
+            shares = shares._replace(share=min(shares.share, max(plain.share - _STEPS[-1], _LEAST)))
         found[kind] = shares._replace(doubt=doubt(left_out(own, base)))
     return {kind: found[kind] for kind in PACKINGS}
 
@@ -164,7 +168,7 @@ def fit(rows: Sequence[Run]) -> Packing:
     """The shares that miss the runs of a class of equal lengths least, without a half-width."""
     kind, counts = rows[0].kind, Counter(row.model for row in rows)
     flattens, has_third = kind == "flattened", not kind.startswith("expandable")
-    # Of separate gradients, and with an adapter, what is requested anew has all that other phases leave.
+    # With separate gradients or an adapter, the bytes requested again include all that other phases leave.
     has_unfit = kind not in ("alone", "adapter")
     # Relative to the reserved bytes: those that formulas say, what each share adds to them, and the run's weight.
     told = [

@@ -1,4 +1,4 @@
-"""What early ends of probes save: the operator's search with and without them, on the tables of `search.py`.
+"""The savings of ending probes early: the operator's search with and without them, on the tables of `search.py`.
 
 OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/pruning.py > bench/results/pruning.md
 """

@@ -208,7 +208,7 @@ def line(name: str, scores: dict[str, list[Score]]) -> str:
 
 
 def print_blind(jobs: Sequence[Job], seeds: int) -> None:
-    """What the operator really spends, since it cannot know when it found a good plan, and its final result."""
+    """The operator's real spending, since it cannot know when it found a good plan, and its final result."""
     hunts = [left_alone(job, seed) for job in jobs for seed in range(seeds)]
     shares = sorted(hunt.share for hunt in hunts)
     probes = [len(hunt.plans) for hunt in hunts]

@@ -30,7 +30,7 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB
 
 FILE = Path(__file__).parent / "results" / "emulated-grid.jsonl"
-# Of each rank and step.
+# For each rank and step.
 SAMPLES = 16
 # The third micro-batch of a step takes what the second one takes.
 _MOST_ACCUMULATION = 2
@@ -52,10 +52,10 @@ class Grid(NamedTuple):
 
     @property
     def workload(self) -> Workload:
-        """What the predictor is told of the job."""
+        """The predictor's inputs."""
         model = MODELS[self.model]
         return Workload(
-            architecture=from_hf_config(model.hf_config),
+            model=from_hf_config(model.hf_config),
             gpu=find(self.gpu),
             global_batch=SAMPLES * self.ranks,
             sequence_length=model.length,
@@ -64,7 +64,7 @@ class Grid(NamedTuple):
         )
 
     def pairs(self) -> dict[Plan, Pair]:
-        """What is emulated for each plan."""
+        """The emulated run of each plan."""
         return {
             plan: Pair(self.model, str(_shortened(plan)), self.ranks)
             for plan in enumerate_plans(self.workload, Space(shardings=_STAGES))

@@ -57,7 +57,7 @@ class Hunt:
 
     @property
     def _target(self) -> Target:
-        """What the next plan has to beat, as the operator sets it for a probe."""
+        """The target of the next plan, as the operator sets it for a probe."""
         fitting = [outcome for outcome in self.outcomes if outcome.fits]
         best = max(fitting, key=lambda outcome: outcome.tokens_per_second, default=None)
         knowledge = state_of(self).knowledge
@@ -77,7 +77,7 @@ class Hunt:
 
     @property
     def gpu_seconds(self) -> float:
-        """What all probes cost."""
+        """The cost of all probes."""
         return sum(outcome.gpu_seconds for outcome in self.outcomes)
 
 
@@ -96,7 +96,7 @@ def memtune(hunt: Hunt) -> None:
 
 
 def state_of(hunt: Hunt) -> SearchState:
-    """What the operator knows after the probes so far, as `memtune.controller.probing` does from a status."""
+    """The operator's knowledge after the probes so far, as `memtune.controller.probing` derives it from a status."""
     trials = tuple(
         Trial(number, plan, outcome.fits, outcome.died, outcome.tokens_per_second, _lesson(plan, outcome))
         for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)

@@ -113,7 +113,7 @@ def _workload(cells: dict[str, str]) -> Workload:
         rms_norm=True,
     )
     return Workload(
-        architecture=architecture,
+        model=architecture,
         gpu=find(cells["gpu"]),
         global_batch=int(cells["samples"]) * gpus,
         sequence_length=int(cells["sequence"]),

@@ -77,7 +77,7 @@ CASES = (
 
 
 class Outcome(NamedTuple):
-    """What a probe of a plan shows. ``demanded_bytes`` is set if it ran out of memory, the rest if it did not.
+    """The measurement of a plan's probe. ``demanded_bytes`` is set if it ran out of memory, the rest if it did not.
 
     ``fits`` says whether it kept its headroom.
     """
@@ -244,7 +244,7 @@ def table_of(workload: Workload, random: Random, reach: float = 1.0) -> Table:
         # If no plan fits there is nothing to find.
         if any(table.fits(plan) for plan in plans):
             return table
-    raise ValueError(f"no plan of {workload.architecture.name} fits on {workload.world} x {workload.gpu.name}")
+    raise ValueError(f"no plan of {workload.model.name} fits on {workload.world} x {workload.gpu.name}")
 
 
 def _row(plan: Plan, prediction: Prediction, hidden: Hidden) -> Row:

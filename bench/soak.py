@@ -1,9 +1,9 @@
 """Keeps the running cluster busy and watches what it costs: does a part die, does memory grow without end?
 
 Objects are written, watched and deleted, pods are started and stopped, all without a pause. The resident memory of
-every part is read all the time; `soak_memory` judges it. Parts that can be told to collect their garbage are judged by
-what lives after that: garbage, and pages that were not given back yet, are no growth. Prints a report in Markdown; exit
-code 1 when something is wrong.
+every part is read all the time; `soak_memory` judges it. Parts with a way to trigger garbage collection are judged by
+their live memory after it: garbage, and pages that were not given back yet, are no growth. Prints a report in Markdown;
+exit code 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ def live_bytes() -> dict[str, int]:
         try:
             asked = urllib.request.urlopen(f"{address}/debug/pprof/heap?gc=1&debug=1", timeout=60, context=admin)
             with asked as answer:
-                found[f"{name}, live"] = told_live(answer.read().decode())
+                found[f"{name}, live"] = profiled_bytes(answer.read().decode())
         except OSError as error:
             raise ConnectionError(f"{address}: {error}") from error
     return found
 
 
-def told_live(page: str) -> int:
+def profiled_bytes(page: str) -> int:
     """The heap and stack bytes on a page of Go's pprof."""
     return sum(int(re.findall(rf"^# {name} = (\d+)", page, re.MULTILINE)[0]) for name in ("HeapAlloc", "Stack"))
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=core python bench/space.py > bench/results/space.md
 
-Wall time is what a person waits; CPU time is what the code costs, whatever else the machine does.
+Wall time is what a person waits; CPU time does not depend on what else the machine does.
 """
 
 from __future__ import annotations

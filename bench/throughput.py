@@ -40,8 +40,8 @@ class Row(NamedTuple):
     @property
     def model(self) -> Architecture:
         """The model, of which no row has a trace alone."""
-        assert isinstance(self.workload.architecture, Architecture)
-        return self.workload.architecture
+        assert isinstance(self.workload.model, Architecture)
+        return self.workload.model
 
 
 class Scored(NamedTuple):
@@ -72,7 +72,7 @@ def read_row(cells: dict[str, str]) -> Row:
     plan = Plan.parse(cells["plan"])
     nodes, gpus = int(cells["nodes"]), int(cells["gpus_per_node"])
     workload = Workload(
-        architecture=_architecture(cells),
+        model=_architecture(cells),
         gpu=find(cells["gpu"]),
         global_batch=plan.global_batch(nodes * gpus),
         sequence_length=int(cells["sequence"]),
@@ -168,7 +168,7 @@ def _line(one: Scored) -> str:
     row, workload = one.row, one.row.workload
     outside = "" if one.is_inside else "  outside"
     return (
-        f"{row.id:<12}{workload.architecture.name:<14}{workload.world:>4} {workload.gpu.name[:5]:<5} "
+        f"{row.id:<12}{workload.model.name:<14}{workload.world:>4} {workload.gpu.name[:5]:<5} "
         f"{row.plan!s:<24}{row.published:>12,.0f}{one.predicted.expected:>12,.0f}{one.ratio:>7.2f}{outside}"
     )
 

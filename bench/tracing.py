@@ -1,4 +1,4 @@
-"""What tracing and replaying cost: processor time and memory for a model of 70B, and for 200 plans of 32 layers."""
+"""The cost of tracing and replaying: processor time and memory for a model of 70B, and for 200 plans of 32 layers."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _prepare_nodes(api: Any, images: list[str]) -> None:
 
 
 def _missing(node: Any, images: list[str]) -> list[str]:
-    """What a node does not report yet."""
+    """The resources that a node does not report yet."""
     reported = {name for image in node.status.images or [] for name in image.names or []}
     missing = [f"{node.metadata.name} does not report image {image}" for image in images if image not in reported]
     if int((node.status.allocatable or {}).get(GPU, 0)) != GPUS_PER_NODE:

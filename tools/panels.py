@@ -24,7 +24,7 @@ class Panel:
     is_stacked: bool = False
     # The series with this name is drawn dashed, as a limit or an expectation.
     dashed: tuple[str, ...] = ()
-    # What a row of a heat map stands for.
+    # The quantity that the rows of a heat map stand for.
     rows: str = ""
 
 

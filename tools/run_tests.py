@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SUMMARY = BUILD / "test-stages.json"
 CANNOT_RUN = 3
-_TESTS_FAILED = 1  # pytest's code for a call that came to its end
+_TESTS_FAILED = 1  # pytest's code for a complete call with failed tests
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a stage: ``passed``, ``failed`` or ``skipped``. Of a pool's, the seconds of the tests are added."""
+    """The result of a stage: ``passed``, ``failed`` or ``skipped``. For stages of a pool, the seconds of the tests are
+    added.
+    """
 
     stage: str
     result: str
@@ -54,15 +56,15 @@ class Outcome:
     skipped_tests: int = 0
 
 
-# How the tests of the pool are dealt out is in tests/conftest.py. It ends with the contract tests, whose many small
-# files leave no worker alone. Unit tests share nothing that takes time.
+# tests/conftest.py deals out the tests of the pool. It ends with the contract tests, whose many small files leave no
+# worker alone. Unit tests share nothing that takes time.
 STAGES = (
     Stage("unit", distribution="worksteal"),
-    Stage("emulated", (sys.executable, "tests/support/emulated_gpu.py"), "loadscope", pooled=True),
+    Stage("emulated", (sys.executable, "tests/support/gpus/emulated_gpu_requirements.py"), "loadscope", pooled=True),
     Stage("scripts", (), "loadscope", pooled=True),
     Stage("contract", (), "loadscope", pooled=True),
     Stage("cluster", (sys.executable, "-m", "dev.cluster", "can-run"), "loadgroup", waits=True),
-    Stage("gpu", (sys.executable, "tests/support/cuda_gpu.py")),
+    Stage("gpu", (sys.executable, "tests/support/gpus/cuda_requirements.py")),
 )
 PROCESSORS = min(os.cpu_count() or 1, 8)
 # Tests wait for processes to start and end, and for hangs to be noticed: more workers than processors use that time.
@@ -70,8 +72,8 @@ PROCESSORS = min(os.cpu_count() or 1, 8)
 WORKERS = {"worksteal": PROCESSORS, "loadscope": PROCESSORS + 3, "loadgroup": 3}
 
 
-def run(stages: tuple[Stage, ...], with_slow: bool, output: IO[str] = sys.stdout) -> list[Outcome]:
-    """Run stages in one call of pytest, with or without the tests that are marked as slow."""
+def run(stages: tuple[Stage, ...], marks: str, output: IO[str] = sys.stdout) -> list[Outcome]:
+    """Run the tests of stages that have these marks in one call of pytest."""
     outcomes = [outcome for stage in stages if (outcome := hindered(stage))]
     able = [stage for stage in stages if stage.name not in {outcome.stage for outcome in outcomes}]
     if not able:
@@ -86,8 +88,8 @@ def run(stages: tuple[Stage, ...], with_slow: bool, output: IO[str] = sys.stdout
         # In the order of collection, which begins with the long tests, and not with the files that have the most.
         order = "--no-loadscope-reorder"
         command += ["-p", "xdist", f"--numprocesses={WORKERS[distribution]}", f"--dist={distribution}", order]
-    if not with_slow:
-        command += ["-m", "not slow"]
+    if marks:
+        command += ["-m", marks]
     if able[0].pooled:
         # The cluster tests beside them end last, and have pods that may take only so long to start.
         command = ["nice", "-n", "5", *command]
@@ -121,7 +123,7 @@ def _environment(is_distributed: bool) -> dict[str, str]:
 
 
 def outcomes_of(stages: list[Stage], told: Path, code: int, seconds: float) -> list[Outcome]:
-    """Return what a call of pytest came to for each of its stages, by the tests that its file tells of."""
+    """Return the results of a pytest call for each of its stages, by the tests in its result file."""
     cases = list(ElementTree.parse(told).iter("testcase")) if told.is_file() else []
     of_stages = {
         stage.name: [each for each in cases if each.get("classname", "").startswith(f"tests.{stage.name}.")]
@@ -133,7 +135,7 @@ def outcomes_of(stages: list[Stage], told: Path, code: int, seconds: float) -> l
         if any(each.tag in ("failure", "error") for test in tests for each in test)
     }
     if code not in (0, _TESTS_FAILED) or (code and not failed):
-        failed = set(of_stages)  # it did not come to its tests, or not to their end
+        failed = set(of_stages)  # it did not reach its tests, or not their end
     return [
         Outcome(
             name,
@@ -145,10 +147,10 @@ def outcomes_of(stages: list[Stage], told: Path, code: int, seconds: float) -> l
     ]
 
 
-def run_all(stages: tuple[Stage, ...], with_slow: bool) -> list[Outcome]:
+def run_all(stages: tuple[Stage, ...], marks: str) -> list[Outcome]:
     """Run the first stage alone unless it is of the pool, then the pool beside those that mostly wait."""
     first = () if stages[0].pooled else stages[:1]
-    outcomes = run(first, with_slow)
+    outcomes = run(first, marks)
     pool = tuple(stage for stage in stages if stage.pooled)
     calls = [*([pool] if pool else []), *((stage,) for stage in stages[len(first) :] if not stage.pooled)]
     with ThreadPoolExecutor(1) as waiting, ThreadPoolExecutor(1) as computing:
@@ -156,7 +158,7 @@ def run_all(stages: tuple[Stage, ...], with_slow: bool) -> list[Outcome]:
         for call in calls:
             log = (BUILD / f"{'-'.join(stage.name for stage in call)}-tests.log").open("w")
             lane = waiting if call[0].waits else computing
-            started.append((log, lane.submit(run, call, with_slow, log)))
+            started.append((log, lane.submit(run, call, marks, log)))
         return outcomes + [outcome for log, future in started for outcome in shown(log, future)]
 
 
@@ -174,13 +176,15 @@ def main() -> int:
     """Run all stages, or those that are named; a failed one does not keep the others from telling what they know."""
     parser = argparse.ArgumentParser(description="Runs the test stages that this machine can run.")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(stage.name for stage in STAGES))
-    parser.add_argument("--without-slow", action="store_true", help="leave out the tests that are marked as slow")
+    parser.add_argument(
+        "--marks", default="", metavar="EXPRESSION", help="run the tests with these marks: slow, 'not slow'"
+    )
     asked = parser.parse_args()
     if unknown := set(asked.stages) - {stage.name for stage in STAGES}:
         parser.error(f"no stage is called {', '.join(sorted(unknown))}")
     BUILD.mkdir(exist_ok=True)
     chosen = tuple(stage for stage in STAGES if not asked.stages or stage.name in asked.stages)
-    outcomes = run_all(chosen, with_slow=not asked.without_slow)
+    outcomes = run_all(chosen, asked.marks)
     SUMMARY.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     print(f"\n{'stage':<10} {'result':<8} {'seconds':>8}")
     for outcome in outcomes:

@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 _LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#\s]+)")
-_LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".jsonl": "json"}
+_LANGUAGES = {".csv": "text", ".py": "python", ".yaml": "yaml", ".json": "json", ".jsonl": "json"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

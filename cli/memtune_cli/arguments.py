@@ -16,10 +16,10 @@ from memtune_cli.input import emulated_job, tracing
 
 _EXIT_CODES = """\
 exit codes:
-  0  a plan fits (plan), the plan fits (estimate), the job succeeded (run, watch), or the command did what it is for
-  1  no plan is sure to fit, the plan of estimate is not, or the job of run or watch failed
-  2  bad input, or a cluster that refuses: the message says where and what to do
-  130  the command was interrupted; run and watch go on when they are called again
+  0  a plan fits (plan), the plan fits (estimate), the job succeeded (run, watch), or the command succeeded
+  1  no plan is sure to fit (plan), the plan is not sure to fit (estimate), or the job failed (run, watch)
+  2  bad input, or an error of the cluster: the message says where and what to do
+  130  the command was interrupted; call run or watch again to continue
 """
 _EMULATE_EXIT_CODES = """\
 exit codes:
@@ -30,7 +30,7 @@ exit codes:
   4  a machine that is not Linux on x86_64 or aarch64
   5  a GPU that is not in the table
   6  the command ran out of the emulated GPU's memory
-  7  the time was up
+  7  the time limit was reached
   8  the machine has too little memory for the command
   9  a library of the command needs what the emulated GPU does not have
   10  a plan that the job does not allow
@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_gpu(plan, f"a GPU in place of the job's own, or several to compare, as A,B,C: {', '.join(GPUS)}")
     plan.add_argument(
         "--gpu-hour-price", type=_prices, metavar="NAME=DOLLARS",
-        help="what a GPU costs an hour (default: the job's gpuHourPrice); of several as A=2.5,B=1",
+        help="price of a GPU hour (default: the job's gpuHourPrice); for several products A=2.5,B=1",
     )  # fmt: skip
     plan.add_argument("--top", type=_positive, metavar="N", help="rows of the table (default: 10)")
     _add_plot(plan)
@@ -98,24 +98,24 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "run", "train on this machine: predict, probe, launch, and recover from out-of-memory"
     )
     _add_state(run, "where the job's state and logs are (default: .memtune/NAME)")
-    status = _named_command(commands, "status", "show how far a job is, and why")
+    status = _named_command(commands, "status", "show a job's progress and its conditions")
     _add_format(status)
     watch = _command(commands, "watch", "follow a job on a cluster, live, until it ends")
     watch.add_argument("name", metavar="NAME", help=_NAME_HELP)
     _add_cluster(watch)
-    report = _named_command(commands, "report", "write the story of a job as one HTML page")
+    report = _named_command(commands, "report", "write a report of a job as one HTML page")
     output = report.add_argument(
         "-o", "--output", metavar="FILE", default="report.html", help="the page to write (default: report.html)"
     )
     output.complete = _FILES  # type: ignore[attr-defined]
-    report.add_argument("--prometheus", metavar="URL", help="where the memory over time is asked for")
+    report.add_argument("--prometheus", metavar="URL", help="a Prometheus server that has the memory over time")
     study = _named_command(commands, "study", "write the probes of a job as an Optuna study, for Optuna's tools")
     storage = study.add_argument(
         "--storage", required=True, metavar="URL", help="a database like sqlite:///study.db, or a journal file"
     )
     storage.complete = _FILES  # type: ignore[attr-defined]
     study.add_argument("--study", metavar="NAME", help="the study's name (default: the job's, with its namespace)")
-    logs = _named_command(commands, "logs", "show what a job's ranks said, the failing one first")
+    logs = _named_command(commands, "logs", "show the logs of a job's ranks, the failing one first")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     logs.add_argument("--run", metavar="RUN", help="a run like probe-2 or train-1 (default: the newest with logs)")
     logs.add_argument("--rank", type=_natural, metavar="N", help="one rank alone")
@@ -139,17 +139,19 @@ def _trace_command(commands: argparse._SubParsersAction[_CommandParser]) -> None
     )
     trace.add_argument("--sequence-length", type=_positive, default=2048, metavar="N", help="tokens a row (2048)")
     trace.add_argument(
-        "--numerics", nargs="+", choices=NUMERICS, default=list(NUMERICS), help="which ways of computing (all)"
+        "--numerics", nargs="+", choices=NUMERICS, default=list(NUMERICS), help="numerics to trace (all)"
     )
-    trace.add_argument("--memory", type=_quantity, default=tracing.MEMORY, help="the most host memory to take (4Gi)")
+    trace.add_argument("--memory", type=_quantity, default=tracing.MEMORY, help="limit of host memory (4Gi)")
     trace.add_argument(
         "--time-limit",
         type=_positive,
         default=tracing.TIME_LIMIT_SECONDS,
         metavar="SECONDS",
-        help="the most time (300)",
+        help="time limit (300)",
     )
-    trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
+    trace.add_argument(
+        "--output", type=Path, metavar="FILE", help="the file to write (default: MODULE.FACTORY.trace.json)"
+    )
 
 
 def _timeline_command(commands: argparse._SubParsersAction[_CommandParser]) -> None:
@@ -172,24 +174,28 @@ def _emulate_command(commands: argparse._SubParsersAction[_CommandParser]) -> No
     emulate.add_argument(
         "--ranks", type=_positive, metavar="N", help="run as a rank of N (default: as the launcher says)"
     )
-    emulate.add_argument("--rank", type=_natural, metavar="R", help="of a command: run as rank R (0)")
+    emulate.add_argument("--rank", type=_natural, metavar="R", help="for a command: run as rank R (0)")
     emulate.add_argument(
         "--gpus",
         type=_positive,
         metavar="N",
-        help="of a command: GPUs that its process sees (one for each rank of a node)",
+        help="for a command: GPUs that its process sees (one for each rank of a node)",
     )
     limit = emulated_job.TIME_LIMIT_SECONDS
-    emulate.add_argument("--time-limit", type=_positive, default=limit, metavar="SECONDS", help=f"at most ({limit})")
+    emulate.add_argument("--time-limit", type=_positive, default=limit, metavar="SECONDS", help=f"time limit ({limit})")
     emulate.add_argument("--snapshot", metavar="FILE", help="write torch's memory snapshot, for pytorch.org/memory_viz")
     plans = emulate.add_mutually_exclusive_group()
     plans.add_argument(
-        "--plan", metavar="PLAN", help="of a job: one plan that it allows (default: the first that ranks)"
+        "--plan", metavar="PLAN", help="for a job: one plan that it allows (default: the first that ranks)"
     )
-    plans.add_argument("--top", type=_positive, metavar="N", help="of a job: each of the N plans that rank first")
+    plans.add_argument("--top", type=_positive, metavar="N", help="for a job: each of the N plans that rank first")
+    emulate.add_argument(
+        "--parallel", type=_positive, metavar="N",
+        help="for a job: plans at a time (default: as many as processors and host memory allow)",
+    )  # fmt: skip
     emulate.add_argument(
         "--timeline", type=_page_or_picture, metavar="FILE",
-        help="of a job: draw a step of its first plan into a .html, .png or .svg file",
+        help="for a job: draw a step of its first plan into a .html, .png or .svg file",
     )  # fmt: skip
     _add_format(emulate)
     emulate.add_argument(

@@ -217,7 +217,7 @@ def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str)
 
 
 def _others(result: Mapping[str, Any]) -> list[str]:
-    """What is in none of the peaks."""
+    """Memory that is in none of the peaks."""
     from memtune_cli.views.emulate_page import others
 
     return list(others(result["otherProcesses"]))

@@ -20,7 +20,7 @@ def camel(name: str) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text, of which dots replace the last words if it is too long."""
+    """The text; dots replace its last words if it is too long."""
     if len(text) <= longest:
         return text
     room = max(longest - 3, 0)

@@ -62,14 +62,14 @@ def main() -> int:
             file=sys.stderr,
         )
     except OSError as error:
-        print(f"devcluster: {_told(error)}", file=sys.stderr)
+        print(f"devcluster: {_sentence(error)}", file=sys.stderr)
     except KeyboardInterrupt:
         print("devcluster: interrupted; run `up` or `down` again", file=sys.stderr)
         return INTERRUPTED
     return 1
 
 
-def _told(error: OSError) -> str:
+def _sentence(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return disk.full(Path(error.filename) if error.filename else None)
     where = f" ({error.filename})" if error.filename else ""

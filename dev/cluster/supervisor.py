@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dev.cluster.layout import CHECKOUT
-from dev.cluster.shell import BrokenStateError, ClusterError, read_whole, tail
+from dev.cluster.shell import GO_SETTINGS, BrokenStateError, ClusterError, read_whole, tail
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Supervisor:
         with part.log.open("a") as out:
             process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *part.argv],
+                env={**os.environ, **GO_SETTINGS},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -18,7 +18,7 @@ from dev.gpu_day.outcomes import WELL, Part, Run, tell
 from dev.gpu_day.places import PREPARED, PYTHONS, ROOT, SITE, WHEELS, variables
 from dev.gpu_day.wheels import unpack, version_of
 
-_REHEARSAL_TIMES = 3  # an emulated GPU computes on the CPU what it computes at all
+_REHEARSAL_TIMES = 10  # an emulated GPU computes on the CPU what it computes at all, and tests run beside it
 # With the machine's pytest: our options are for the locked version.
 _PYTEST = (
     "-m",
@@ -37,7 +37,7 @@ _TESTS = (*_PYTEST, "-c", "pyproject.toml", "--results", "{results}")
 _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{results}", "--seconds", "{seconds}")
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 
-# What a part needs to run at all. A pair, test or script whose library is missing fails alone, and says so.
+# Packages that a part needs to run at all. A pair, test or script whose library is missing fails alone, and says so.
 _TORCH = ("torch",)
 _OF_PYTEST = (*_TORCH, "pytest", "pluggy", "iniconfig")
 _BEFORE_3_11 = ("exceptiongroup", "tomli")
@@ -108,7 +108,7 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
         else:
             code = _run(name, results.absolute(), deadline, site, is_rehearsal, missing)
         if code == 2:
-            # What was unpacked would travel to the machine on which the command can run.
+            # Unpacked files would travel to the machine on which the command can run.
             shutil.rmtree(ROOT / SITE, ignore_errors=True)
         return code
     except OSError as error:
@@ -140,10 +140,10 @@ def _refusal(name: str, missing: Mapping[Part, Sequence[str]]) -> str | None:
         return None
     every = list(dict.fromkeys(each for packages in missing.values() for each in packages))
     lacking = [each for each in every if all(each in packages for packages in missing.values())] or every
-    told = f"command {name} needs {', '.join(lacking)}, which neither {own} nor {PREPARED} has"
+    problem = f"command {name} needs {', '.join(lacking)}, which neither {own} nor {PREPARED} has"
     if "torch" in lacking:  # no wheel brings it
-        return f"{told}; {another}"
-    return f"{told}; run dev/gpu-day prepare where there is a network and bring {PREPARED} along, or {another}"
+        return f"{problem}; {another}"
+    return f"{problem}; run dev/gpu-day prepare where there is a network and bring {PREPARED} along, or {another}"
 
 
 def _run(
@@ -181,7 +181,7 @@ class Times(NamedTuple):
 
 
 def times(name: str, seconds: float) -> list[Times]:
-    """The parts of a command. What is expected, and what is left to each at least, are within its time together."""
+    """The parts of a command. The sums of their expected and of their least times are within its time."""
     parts = COMMANDS[name]
     found = [Times(_MACHINE.name, _MACHINE.expected, _MACHINE.seconds, _MACHINE.seconds)]
     left, least_left = seconds - _MACHINE.expected, seconds - _MACHINE.seconds

@@ -35,11 +35,11 @@ _NOTHING_COLLECTED = 5  # pytest's exit code
 
 
 def tell(sentence: str) -> None:
-    """Print at once. Where nobody reads any more, as after a lost connection, go on: the results are in files."""
+    """Print at once. Go on if the output is closed, as after a lost connection: the results are in files."""
     try:
         print(sentence, flush=True)
     except BrokenPipeError:
-        # What is buffered would be written once more at the exit, and complained of.
+        # Buffered output would be written once more at the exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     """One process: its Python arguments, time limit, and arguments for a rehearsal.
 
     If it ``tells``, its last line of JSON is stored with its outcome. ``expected`` are the seconds that it takes where
-    nothing hangs. It ``needs`` the packages without which nothing of it would run. Of several GPUs it finds one, unless
+    nothing hangs. It ``needs`` the packages without which nothing of it would run. It sees one of several GPUs, unless
     it is for ``several``.
     """
 
@@ -85,12 +85,12 @@ class Run:
         # Those of a command that was killed, wherever its results went, would count as measured memory. An emulated
         # GPU has no memory in common with another.
         _end_processes(self._environment[_MARK] if self._is_rehearsal else None)
-        # Of a run that was killed as it wrote, the last line may have no end.
+        # The last line of a run that was killed while it wrote may be incomplete.
         self._append("\n" if _is_cut_off(self._file) else "", {"rehearsal": self._is_rehearsal})
         found = self._outcome(machine, self._log, limit)
         self._keep(found)
         if (gpus := (found["told"] or {}).get("gpus", 1)) > 1:
-            # A library might spread over all of them what is to be measured on one.
+            # A library might spread a measurement for one over all of them.
             self._one_gpu = {_VISIBLE: (self._environment.get(_VISIBLE) or "0").partition(",")[0]}
             tell(f"gpu-day {self._name}: there are {gpus} GPUs; a part finds the first alone, unless it is for several")
         return bool(found["outcome"] != _NO_GPU)
@@ -140,7 +140,7 @@ class Run:
         tests = _tests(lines) if "pytest" in words else {}
         if tests and not tests["passed"] and code in (0, _NOTHING_COLLECTED):
             outcome = _NO_TEST
-        told = _told(lines) if part.tells else None
+        told = _last_object(lines) if part.tells else None
         last = {} if outcome == WELL else {"last_line": next(filter(str.strip, reversed(lines)), "").strip()[:300]}
         took = {"seconds": seconds, "cpu_seconds": cpu_seconds}
         return {"name": part.name, "outcome": outcome, **took, "told": told, **tests, **last}
@@ -236,7 +236,7 @@ def _tests(lines: Sequence[str]) -> dict[str, Any]:
     return {"passed": counts["passed"], "skipped": counts["skipped"], "reasons": dict(reasons)}
 
 
-def _told(lines: Iterable[str]) -> dict[str, Any] | None:
+def _last_object(lines: Iterable[str]) -> dict[str, Any] | None:
     for line in reversed(list(lines)):
         with suppress(ValueError):  # truncated
             if line.startswith("{"):

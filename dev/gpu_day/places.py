@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PREPARED = Path("build/gpu-day")
-RESULTS = Path("build/gpu-day-results")  # not in what is brought along, which may be brought anew
+RESULTS = Path("build/gpu-day-results")  # not among the files brought along, which may be replaced
 MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
 EMULATED = PREPARED / "emulated"

@@ -62,7 +62,7 @@ def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
             f"there are no wheels in {wheels}: what this Python lacks is missing; run dev/gpu-day prepare where there "
             f"is a network, and bring {PREPARED} along"
         )
-    # What another Python lacked would come before what this one has.
+    # Packages that another Python lacked would shadow those of this one.
     shutil.rmtree(site, ignore_errors=True)
     chosen: dict[str, Wheel] = {}
     for name, found in _by_name(brought, refused).items():
@@ -123,8 +123,8 @@ def _unsuited(wheel: Wheel) -> str:
     elif machine != _PREPARED_FOR:
         advice = "install it there"
     here = version_of(wheel.name)
-    told = f"{wheel.name} {wheel.version} is not here" + (f", but {here}" if here else "")
-    return f"{told}, and no wheel of it is for Python {version} on {machine}: {advice}"
+    problem = f"{wheel.name} {wheel.version} is not here" + (f", but {here}" if here else "")
+    return f"{problem}, and no wheel of it is for Python {version} on {machine}: {advice}"
 
 
 def _problem(path: Path) -> str | None:
@@ -138,9 +138,10 @@ def _problem(path: Path) -> str | None:
 
 
 def _without_broken_pins(chosen: dict[str, Wheel], brought: Iterable[str]) -> list[str]:
-    """Leave out the wheels that would part two packages, of which one pins the version of the other; say which.
+    """Leave out wheels that would separate two packages of which one pins the other's version, and report them.
 
-    Of pydantic and its core, say, both are unpacked or neither: either alone would hide what this Python has of it.
+    Pydantic and its core, for example, are unpacked together or not at all: either alone would shadow this Python's
+    own.
     """
     refused: list[str] = []
     while True:

@@ -1,6 +1,6 @@
 """A training loop with accelerate that saves and resumes. Integration: accelerate; the plan replaces batch and engine.
 
-``accelerate_loop.py SAVES [CHECKPOINT]``: where it saves, and what it goes on from. A checkpoint is named after the
+``accelerate_loop.py SAVES [CHECKPOINT]``: where it saves, and what it resumes from. A checkpoint is named after the
 optimizer steps behind it, which tell the epoch and the batch at which to go on.
 """
 

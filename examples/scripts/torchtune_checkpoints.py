@@ -12,7 +12,7 @@ from memtune_runner import checkpoint_saved
 
 
 class Resumable(FullModelHFCheckpointer):
-    """``resume_from_checkpoint`` is the directory to go on from; empty for a fresh start."""
+    """``resume_from_checkpoint`` is the directory to resume from; empty for a fresh start."""
 
     def __init__(
         self, *, output_dir: str, samples_per_epoch: int, should_load_recipe_state: str, **kwargs: Any

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from memtune.api import Job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Refusal
-from memtune.memory.measured_overhead import JobOutside
+from memtune.controller import Blocker, Deletion, JobEvent, Observed
+from memtune.memory.measured_overhead import JobOverhead
 from memtune.wire.run import Run, TraceRun
 
 
@@ -33,7 +33,7 @@ class Snapshot:
     manifest: dict[str, Any]
     observed: Observed
     job: Job | None = None
-    problem: Refusal | None = None
+    problem: Blocker | None = None
 
     @property
     def status(self) -> dict[str, Any]:
@@ -53,7 +53,9 @@ class Snapshot:
 
 
 class Backend(Protocol):
-    """What the reconciler needs. Each method may raise RefusalError; actions that were done before it stay done."""
+    """The protocol that the reconciler needs. Each method may raise ApiError; actions that were done before it stay
+    done.
+    """
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
         """Return the job and all that belongs to it; None if it is gone or being deleted."""
@@ -69,7 +71,7 @@ class Backend(Protocol):
         """Cache the trace of the job's factory for this job and for later jobs with the same factory; return whether it
         is cached."""
 
-    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_overhead(self, snapshot: Snapshot, measured: JobOverhead) -> bool:
         """Cache the memory that the job measured outside the allocator, for later jobs on the same GPU; return whether
         to retry on a later reconcile."""
 

@@ -16,8 +16,8 @@ from memtune.api import reasons
 from memtune.api.status import dump_status
 from memtune.controller import Decision, JobEvent, decide, refuse
 from memtune.planning.next_probe import Search
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Backend, Key, Snapshot
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 
 _log = logging.getLogger("memtune")
 _FIRST_DELAY_SECONDS = 1.0
@@ -64,19 +64,19 @@ async def reconcile(
         if is_news:
             try:
                 await backend.write(snapshot, status)
-            except RefusalError as refusal:
-                if refusal.kind is Kind.CONFLICT:
+            except ApiError as error:
+                if error.kind is ErrorKind.CONFLICT:
                     continue  # the object changed since: the decision is outdated
-                if refusal.kind is Kind.REFUSED and snapshot.job is None and not snapshot.is_unreadable:
+                if error.kind is ErrorKind.REFUSED and snapshot.job is None and not snapshot.is_unreadable:
                     # An invalid object that another CRD version accepted takes no status, so its author only sees
                     # events. That is not an operator error and must not trigger its alerts.
                     await backend.tell(snapshot, decision.events)
-                    _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
+                    _log.warning("%s/%s: %s", key.namespace, key.name, error.message)
                     return snapshot, _LONGEST_DELAY_SECONDS
-                if refusal.kind is Kind.REFUSED:
+                if error.kind is ErrorKind.REFUSED:
                     # The job is valid, so the CRD has another version or permissions are missing: an operator error.
-                    # The event tells the job's author why nothing happens.
-                    why = f"The job stands still: the API server refuses its status: {refusal.message}"
+                    # The event shows the job's author why nothing happens.
+                    why = f"The job stands still: the API server refuses its status: {error.message}"
                     await backend.tell(snapshot, [JobEvent("Warning", reasons.STATUS_REFUSED, why)])
                 raise
         is_changed = await _act(backend, snapshot, decision, now())
@@ -98,7 +98,8 @@ async def _act(backend: Backend, snapshot: Snapshot, decision: Decision, now: fl
     await backend.tell(snapshot, decision.events)
     await backend.delete(snapshot, decision.delete)
     is_traced = await backend.remember_trace(snapshot, decision.trace, now) if decision.trace else False
-    is_measured = await backend.remember_measured(snapshot, decision.measured) if decision.measured else False
+    overhead = decision.measured_overhead
+    is_measured = await backend.remember_overhead(snapshot, overhead) if overhead else False
     is_probed = await backend.remember_probes(snapshot, decision.probes, now) if decision.probes else False
     is_refused = await backend.create(snapshot, decision.create, now) if decision.create else False
     if decision.delete_job:
@@ -114,7 +115,7 @@ class Reconciler:
         self._search = search
         self._now = now
         self._watcher = watcher
-        self._news: dict[Key, asyncio.Event] = {}
+        self._changed: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         # The snapshot of each job at the start of the current reconciliation, or of the first failed one before it.
         self._found: dict[Key, Snapshot] = {}
@@ -123,14 +124,14 @@ class Reconciler:
     @property
     def pending(self) -> int:
         """The number of jobs waiting to be reconciled. The metrics thread calls it while jobs come and go."""
-        return sum(news.is_set() for news in list(self._news.values()))
+        return sum(changed.is_set() for changed in list(self._changed.values()))
 
     def wake(self, key: Key) -> None:
         """Reconcile a job because it or one of its objects changed."""
         if key not in self._tasks:
-            self._news[key] = asyncio.Event()
+            self._changed[key] = asyncio.Event()
             self._tasks[key] = asyncio.create_task(self._follow(key), name=f"{key.namespace}/{key.name}")
-        self._news[key].set()
+        self._changed[key].set()
 
     async def stop(self) -> None:
         """Cancel every task. Interrupting a reconciliation is safe."""
@@ -141,20 +142,20 @@ class Reconciler:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow(self, key: Key) -> None:
-        news, failures = self._news[key], 0
+        changed, failures = self._changed[key], 0
         wait: float | None = None
         try:
             while not self._is_stopping:
-                await _any(news, wait)
-                news.clear()
+                await _any(changed, wait)
+                changed.clear()
                 wait, failures, is_gone = await self._turn(key, failures)
                 # A job of the same name may have been created in the meantime.
-                if is_gone and not news.is_set():
+                if is_gone and not changed.is_set():
                     return
         finally:
             self._watcher.gone(key)
             self._found.pop(key, None)
-            del self._tasks[key], self._news[key]
+            del self._tasks[key], self._changed[key]
 
     async def _turn(self, key: Key, failures: int) -> tuple[float | None, int, bool]:
         """Reconcile once; return the seconds to wait, the failures in a row, and whether the job is gone."""
@@ -162,10 +163,10 @@ class Reconciler:
         try:
             turn = reconcile(self._backend, key, self._search, self._now, partial(self._found.setdefault, key))
             snapshot, wait = await asyncio.wait_for(turn, _LONGEST_TURN_SECONDS)
-        except RefusalError as refusal:
+        except ApiError as error:
             self._watcher.failed(key)
-            _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
-            return max(refusal.retry_after_seconds, _delay_seconds(failures)), failures + 1, False
+            _log.warning("%s/%s: %s", key.namespace, key.name, error.message)
+            return max(error.retry_after_seconds, _delay_seconds(failures)), failures + 1, False
         except Exception:  # one job's error must not stop the others
             self._watcher.failed(key)
             _log.exception("%s/%s: this should not happen; the job is reconciled again", key.namespace, key.name)
@@ -184,9 +185,9 @@ def _delay_seconds(failures: int) -> float:
     return min(_FIRST_DELAY_SECONDS * 2.0**failures, _LONGEST_DELAY_SECONDS)
 
 
-async def _any(news: asyncio.Event, seconds: float | None) -> None:
+async def _any(changed: asyncio.Event, seconds: float | None) -> None:
     """Wait for an event, at most ``seconds``."""
     try:
-        await asyncio.wait_for(news.wait(), seconds)
+        await asyncio.wait_for(changed.wait(), seconds)
     except asyncio.TimeoutError:  # not the built-in one before Python 3.11
         return

@@ -1,9 +1,10 @@
 """Forks the runs of several plans from one Python on the emulated GPU that has imported the script's first libraries.
 
 It is started as a rank is, and does what a rank does up to its script. Then it imports what the script imports first
-and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. A rank whose
-environment is not the one in which the libraries were imported becomes a new Python. Nothing is forked if the imports
-left something behind that forks would share.
+and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. Those of plans
+with DeepSpeed come from a fork that has imported what DeepSpeed needs, too. A rank whose environment is not the one in
+which the libraries were imported becomes a new Python. Nothing is forked if the imports left something behind that
+forks would share.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -33,12 +34,21 @@ from memtune_runner.launch.workers import Process
 from memtune_runner.rank import copies
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.ranks import Rank
-from memtune_runner.rank.settings import read_settings
+from memtune_runner.rank.settings import SettingsError, read_settings
 
 _MESSAGE_BYTES = 1 << 18
+# Output, errors, and the descriptor that reports its process id and exit code.
+_DESCRIPTORS = 3
 # Where KIND TARGET ARGUMENTS... begin in the command line of a rank.
 _BEHIND_PYTHON = len(sys.orig_argv) - len(sys.argv) + 1
-# What differs between two runs of a job, beside MemTune's own variables.
+# Modules that DeepSpeed imports as it begins to train: with a part of torch's compiler, for a second or two.
+_DEEPSPEED = (
+    "deepspeed",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.compile.backend",
+    "deepspeed.module_inject.auto_ep_layer",
+)
+# Variables that differ between two runs of a job, beside MemTune's own.
 _OF_RUN = ("MASTER_PORT", "TORCHELASTIC_RUN_ID")
 # The runner's own modules that import torch, which every rank needs.
 _OURS = ("memtune_runner.watch.hooks", "memtune_runner.watch.watch", "memtune_runner.emulated.statistics")
@@ -54,7 +64,7 @@ def main(words: Sequence[str]) -> int:
         except BaseException:  # the script itself will show it
             os._exit(1)
         if libraries.can_be_shared:
-            _serve(place, libraries)
+            _serve(_connected(place), libraries)
         os._exit(0)
 
     return worker.main(words, serve)
@@ -66,16 +76,29 @@ class Libraries:
     def __init__(self, words: Sequence[str]) -> None:
         self._directory, self._environment = Path.cwd(), dict(os.environ)
         self._reads: set[str] = set()
-        descriptors = _entries("fd")
+        self._changes: dict[str, str | None] = {}
+        self._emulation = Emulation(Rank.read(os.environ).world)
+        self.have_deepspeed = False
         os.environ.update({**accelerate_options.variables(os.environ), **os.environ})
+        self._add(lambda: first_imports.carry_out(Kind(words[0]), words[1]))
+
+    def add_deepspeed(self) -> None:
+        """Import what DeepSpeed imports as it begins to train."""
+        self.have_deepspeed, read = True, set(self._reads)
+        self._add(_import_deepspeed)
+        self.can_be_shared &= self._reads == read
+
+    def _add(self, carry_out: Callable[[], None]) -> None:
+        descriptors = _entries("fd")
         imported: list[str] = []
-        imports, emulation = ImportWatch(), Emulation(Rank.read(os.environ).world)
+        imports = ImportWatch()
         imports.when_any_is_imported(lambda module: imported.append(module.__name__))
-        imports.when_imported("torch", emulation.torch_imported)
+        if "torch" not in sys.modules:
+            imports.when_imported("torch", self._emulation.torch_imported)
         imports.install()
         gc.disable()  # imports leave no garbage worth looking for, which takes a fifth of their time
         with _without_run(self._reads):
-            first_imports.carry_out(Kind(words[0]), words[1])
+            carry_out()
         imports.remove()
         copies.find([name for name in imported if name in sys.modules])
         self._changes = {
@@ -87,7 +110,7 @@ class Libraries:
         if self.can_be_shared:
             for name in _OURS:
                 import_module(name)
-        emulation.inherit()
+        self._emulation.inherit()
         gc.collect()
         gc.freeze()  # no fork looks through it, and so none has to copy it
         gc.enable()
@@ -110,6 +133,12 @@ class Libraries:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _import_deepspeed() -> None:
+    for name in _DEEPSPEED:
+        with suppress(ImportError):  # not every release has all
+            import_module(name)
 
 
 def _is_of_run(name: str) -> bool:
@@ -158,26 +187,87 @@ def _entries(directory: str) -> set[str]:
     return {each.name for each in Path("/proc/self", directory).iterdir()}
 
 
-def _serve(place: Path, libraries: Libraries) -> NoReturn:
-    """Fork a launcher for each request, one after the other, and tell its process and its exit code."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        near = os.open(place.parent, os.O_RDONLY)
-        connection.connect(f"/proc/self/fd/{near}/{place.name}")  # the whole path may be too long for a socket
-        os.close(near)
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
-            if not message:
-                os._exit(0)
-            prepare = processes.dying_with_parent()
-            if (child := os.fork()) == 0:
-                prepare()
-                connection.close()
-                _launch(json.loads(message), descriptors, libraries)
-            for each in descriptors:
-                os.close(each)
-            connection.send(str(child).encode())
-            _, status = os.waitpid(child, 0)
-            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+def _connected(place: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near = os.open(place.parent, os.O_RDONLY)
+    connection.connect(f"/proc/self/fd/{near}/{place.name}")  # the whole path may be too long for a socket
+    os.close(near)
+    return connection
+
+
+def _serve(connection: socket.socket, libraries: Libraries) -> NoReturn:
+    """Fork a launcher for each request; several may run at a time."""
+    deepspeed: socket.socket | None = None
+    may_add_deepspeed = not libraries.have_deepspeed
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, _DESCRIPTORS)
+        if not message:
+            os._exit(0)  # with which all that it has forked end
+        request = json.loads(message)
+        is_deepspeeds = _trains_with_deepspeed(request["environment"])
+        if may_add_deepspeed and is_deepspeeds:
+            may_add_deepspeed, deepspeed = False, _forked_with_deepspeed(libraries, connection.fileno(), *descriptors)
+        if deepspeed and is_deepspeeds:
+            socket.send_fds(deepspeed, [message], descriptors)
+        elif _is_fork(connection.fileno(), *([deepspeed.fileno()] if deepspeed else [])):
+            _follow(request, descriptors, libraries)
+        for each in descriptors:
+            os.close(each)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _trains_with_deepspeed(variables: Mapping[str, str]) -> bool:
+    try:
+        return read_settings(variables).plan.sharding.backend == "deepspeed"
+    except SettingsError:  # which the launcher reports
+        return False
+
+
+def _forked_with_deepspeed(libraries: Libraries, *others: int) -> socket.socket | None:
+    """Fork a process that serves requests of plans with DeepSpeed, without ``others`` of the descriptors here; return
+    the way to it, or None if it cannot."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if _is_fork(ours.fileno(), *others):
+        try:
+            libraries.add_deepspeed()
+        except BaseException:  # the script itself will show it
+            os._exit(1)
+        if libraries.can_be_shared:
+            theirs.send(b"served")
+            _serve(theirs, libraries)
+        os._exit(0)
+    theirs.close()
+    return ours if ours.recv(64) else None
+
+
+def _is_fork(*others: int) -> bool:
+    """Fork, and return whether this is the new process, which ends with its parent and closes these descriptors."""
+    prepare = processes.dying_with_parent()
+    if os.fork():
+        return False
+    prepare()
+    for each in others:
+        os.close(each)
+    return True
+
+
+def _follow(request: Mapping[str, Any], descriptors: Sequence[int], libraries: Libraries) -> NoReturn:
+    """Fork a launcher, and tell its process and its exit code."""
+    *outputs, telling = descriptors
+    prepare = processes.dying_with_parent()
+    if (child := os.fork()) == 0:
+        prepare()
+        os.close(telling)
+        _launch(request, outputs, libraries)
+    for each in outputs:
+        os.close(each)
+    with socket.socket(fileno=telling) as told, suppress(BrokenPipeError):
+        told.send(str(child).encode())
+        _, status = os.waitpid(child, 0)
+        told.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
 
 
 def _launch(request: Mapping[str, Any], descriptors: Sequence[int], libraries: Libraries) -> NoReturn:

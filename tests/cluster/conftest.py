@@ -10,6 +10,7 @@ Tests mostly wait, so workers of pytest-xdist share the cluster; whoever starts 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -17,8 +18,9 @@ import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +39,8 @@ from dev.cluster.state import current_nodes
 from dev.cluster.versions import BASE_IMAGE
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer  # type: ignore[import-untyped]  # it has no types
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]  # the same
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # it has no types
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +48,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 _WAS_UP = pytest.StashKey[bool]()
 # What ends with the workers.
 _SHARED = pytest.StashKey[ExitStack]()
+# Where each worker writes the groups of the tests.
+_GROUPS = pytest.StashKey[Path]()
 
 
 def _devcluster(*words: str) -> str:
@@ -70,19 +76,42 @@ def pytest_configure(config: Any) -> None:
         config.stash[_WAS_UP] = config.workerinput["cluster_was_up"]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: Any, items: list[pytest.Item]) -> None:
     """Those that run alone come last: until then no worker waits for another."""
     for last in ("alone", "replaces_the_cluster"):
         items.sort(key=lambda item: item.get_closest_marker(last) is not None)
     for item in items:
         if FOREIGN and item.path.parent.name == "devcluster":
             item.add_marker(pytest.mark.skip(reason="MEMTUNE_KUBECONFIG names a cluster that devcluster did not make"))
-        group = item.get_closest_marker("xdist_group")
-        if _is_worker(config) and (group or item.get_closest_marker("alone")):
-            # `--dist loadgroup` finds a group in the test's id, but xdist 3.8 writes it where pytest 9.2 does not look.
-            name = f"@{group.args[0] if group else 'alone'}"
-            item._id = type(item._id).parse(f"{item.nodeid}{name}")
-            assert item.nodeid.endswith(name), "this version of pytest keeps the ids of tests elsewhere"
+    if _is_worker(config):
+        worker = config.workerinput["workerid"]
+        Path(config.workerinput["groups"], worker).write_text(json.dumps(_groups(items)), encoding="utf-8")
+
+
+def _groups(items: list[pytest.Item]) -> dict[str, str]:
+    """The group of each test that has one, by the test's id. Those that run alone are one, too."""
+    groups = {item.nodeid: item.get_closest_marker("xdist_group") for item in items}
+    alone = {item.nodeid: "alone" for item in items if item.get_closest_marker("alone")}
+    return {**alone, **{test: str(group.args[0]) for test, group in groups.items() if group}}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling | None:
+    """Under `--dist loadgroup`, ask the workers for the groups: pytest-xdist 3.8 loses them under pytest 9.2."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Groups(LoadGroupScheduling):  # type: ignore[misc]  # a class without types
+        @cached_property
+        def _of_tests(self) -> dict[str, str]:
+            """What the first worker wrote, before it said that it had collected the tests; all write the same."""
+            return dict(json.loads(min(config.stash[_GROUPS].iterdir()).read_text(encoding="utf-8")))
+
+        def _split_scope(self, nodeid: str) -> str:
+            return self._of_tests.get(nodeid) or super()._split_scope(nodeid)
+
+    return Groups(config, log)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -90,6 +119,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not session.config.pluginmanager.hasplugin("dsession"):
         return
     shared = session.config.stash[_SHARED] = ExitStack()
+    session.config.stash[_GROUPS] = Path(shared.enter_context(TemporaryDirectory()))
     kubeconfig = shared.enter_context(_running(session.config, "--build", *OURS))
     if not FOREIGN:
         _devcluster("load", "base", *map(image_name, OURS))  # which are built
@@ -100,6 +130,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     node.workerinput["cluster_was_up"] = node.config.stash.get(_WAS_UP, False)
+    node.workerinput["groups"] = str(node.config.stash.get(_GROUPS, ""))
 
 
 @pytest.hookimpl(trylast=True)  # the workers have ended then

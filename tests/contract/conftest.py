@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_answers import JOB, ApiServer, api_server, found
+from fake_api_server import JOB, ApiServer, api_server, found
 from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
+from job_with_history import job_with_history
 from terminals import _plain_terminal  # noqa: F401  # the same
-from told_job import told_job
 
 _known_modules = 0
 _MANY_MODULES = 100
@@ -82,7 +82,7 @@ def _own_process_group() -> Iterator[None]:
 def server() -> Iterator[ApiServer]:
     """Start an API server with the told job."""
     with api_server() as running:
-        running.answer(JOB, found(told_job()))
+        running.answer(JOB, found(job_with_history()))
         yield running
 
 

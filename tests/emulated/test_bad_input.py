@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from emulated_gpu import PYTHON
+from emulated_gpu_requirements import PYTHON
 from emulated_runs import emulate
 
 _SCRIPTS = Path(__file__).parent / "scripts"
@@ -27,7 +27,7 @@ def test_nvidia_smi_and_nvml_answer_for_the_emulated_gpu() -> None:
     ]
 
 
-def test_too_little_host_memory_is_told_as_such(tmp_path: Path) -> None:
+def test_too_little_host_memory_is_reported_as_such(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import resource, torch\ntorch.ones(1, device='cuda')\n"
@@ -48,7 +48,7 @@ def test_too_little_host_memory_is_told_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RTLD_NOW", "RTLD_LAZY"])
-def test_a_library_that_needs_a_symbol_which_is_missing_is_told(tmp_path: Path, mode: str) -> None:
+def test_a_library_with_a_missing_symbol_is_reported(tmp_path: Path, mode: str) -> None:
     source, library, script = tmp_path / "kernels.c", tmp_path / "kernels.so", tmp_path / "script.py"
     source.write_text("int cusparseNobodyKnows(void);\nint start(void) { return cusparseNobodyKnows(); }\n")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)

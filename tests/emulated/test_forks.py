@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from emulated_gpu import PYTHON
+from emulated_gpu_requirements import PYTHON
 from emulated_runs import example
 
 from memtune.plans.plan import Plan
@@ -56,11 +56,11 @@ def measured(job: Path, plans: tuple[str, ...]) -> list[dict[str, Any]]:
     case = emulate_job._case(Namespace(words=[str(job)], gpu=None))
     place = job.parent / f"of-{plans[0]}-{len(plans)}"
     place.mkdir()
-    asked = Namespace(snapshot=None, time_limit=300)
+    asked = Namespace(snapshot=None, time_limit=300, parallel=None)
     return emulate_job._emulated(case, [Plan.parse(each) for each in plans], asked, place)
 
 
-def test_forks_measure_what_new_pythons_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_measure_the_same_as_new_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = Mock(side_effect=emulated_forks.started)
     monkeypatch.setattr(emulated_forks, "started", start)
     job = example(tmp_path, "hf-trainer", {"gpusPerNode": 2}, training=_TRAINING)

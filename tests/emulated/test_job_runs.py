@@ -51,7 +51,7 @@ def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: P
     assert "has run to its end on an emulated GPU, no model was trained" in said
 
 
-def test_a_rank_that_stands_for_all_waits_for_no_other_where_it_tells_of_a_checkpoint(tmp_path: Path) -> None:
+def test_a_rank_that_stands_for_all_reports_a_checkpoint_without_waiting(tmp_path: Path) -> None:
     tuning = {"mode": "Fixed", "plan": "bf16-ddp-none-mb4x2-sdpa-exp"}
     status, _ = run(example(tmp_path, "env", {"gpusPerNode": 2}, tuning=tuning))
     assert report_of(tmp_path / "state", "env-train-1")["applied"]["expandableSegments"] is True
@@ -81,7 +81,7 @@ def test_on_one_gpu_nothing_wraps_the_model_in_ddp(name: str, script: str, tmp_p
     assert (report["applied"]["backend"], status["attempts"][-1]["verdict"]) == ("none", "succeeded")
 
 
-def test_what_runs_out_of_memory_is_launched_again_on_a_plan_that_fits(tmp_path: Path) -> None:
+def test_an_out_of_memory_relaunches_a_plan_that_fits(tmp_path: Path) -> None:
     shrink = {"afterStep": 3, "by": "24%"}
     resources = {"gpuMemory": "900Mi", "shrink": shrink}
     space = {"precision": ["fp32"], "checkpointing": ["full"], "backends": ["ddp"]}
@@ -100,7 +100,7 @@ def test_what_runs_out_of_memory_is_launched_again_on_a_plan_that_fits(tmp_path:
     assert "CUDA out of memory. Tried to allocate" in first["message"]
     assert second["peakBytes"]["total"] == int(900 * MIB * 0.76)
     assert second["resumedSamples"] > 0
-    assert not (tmp_path / "never-there").exists(), "nothing real may go on from what was never computed"
+    assert not (tmp_path / "never-there").exists(), "nothing real may resume from what was never computed"
     assert (tmp_path / "state" / "emulated-checkpoints").exists()
     assert (
         "the emulated GPU has 0.7 GiB from here on"

@@ -31,7 +31,7 @@ def _said(script: str, *arguments: str) -> list[list[str]]:
         ("torchao", {"AdamW8bit": 16.25, "Int8WeightOnlyConfig": 8.03}),
     ],
 )
-def test_what_is_quantized_takes_its_bits_and_scales(
+def test_quantized_weights_take_their_bits_and_scales(
     library: str, held_mib: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(_EIGHT_BIT), prepend=os.pathsep)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cuda_gpu import IS_EMULATED, why_not
+from cuda_requirements import IS_EMULATED, why_not
 
 from memtune_runner.install import install
 
@@ -54,7 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that hangs leaves time for the next test: on a GPU each of them takes seconds."""
     if not IS_EMULATED:
-        monkeypatch.setattr("watched.LIMIT_SECONDS", 90)  # for each script; the first one imports from a cold disk
+        # For each script: the first one imports from a cold disk.
+        monkeypatch.setattr("small_trainings.LIMIT_SECONDS", 90)
         monkeypatch.setattr("launches.TIMEOUT_SECONDS", 90)  # for each launch
         monkeypatch.setattr("engine_suite.TIMEOUT_SECONDS", 100)  # for all plans together
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_gpu import IS_EMULATED
+from cuda_requirements import IS_EMULATED
 from engine_ranks import GLOBAL_BATCH, SHORT_BATCH, STEPS
 from engine_suite import equals_the_reference, reference, stays_close, trained_by_ranks
 
@@ -19,7 +19,7 @@ from memtune.wire.report import Device
 # Each with the micro-batch and the accumulation that make the suite's global batch.
 EXACT = ["fp32-ddp-every2-{}", "fp32-fsdp-none-{}", "fp32-z0-none-{}", "fp32-z1-sel-{}", "fp32-z3-full-{}"]
 CLOSE = ["bf16-ddp-full-{}", "bf16-fsdp-sel-{}-g32", "bf16-z2-none-{}", "fp16-fsdp-none-{}-g32", "fp16-z3-none-{}"]
-# Saved under the first, gone on from under the second.
+# Saved under the first, resumed from under the second.
 SAVED = [
     ("fp32-fsdp-none-{}", "fp32-fsdp-full-{}-oparam"),
     ("fp32-fsdp-none-{}", "fp32-ddp-none-{}"),
@@ -96,7 +96,7 @@ def test_every_plan_trains_to_its_end_from_the_loss_of_the_reference(world: str,
 
 @pytest.mark.parametrize(("saved", "wanted"), SAVED)
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_was_saved_is_gone_on_from(world: str, saved: str, wanted: str, directory: Path) -> None:
+def test_a_run_resumes_from_its_checkpoint(world: str, saved: str, wanted: str, directory: Path) -> None:
     count = ranks(world)
     half = result(count, _task(saved, "to", saved, count, directory), directory)
     found = result(count, _task(wanted, "from", saved, count, directory), directory)
@@ -124,7 +124,7 @@ def test_shorter_formats_stay_close(world: str, form: str, directory: Path) -> N
 @compares_losses
 @pytest.mark.parametrize(("saved", "wanted"), SAVED)
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_was_saved_goes_on_with_the_same_loss(world: str, saved: str, wanted: str, directory: Path) -> None:
+def test_a_checkpoint_resumes_with_the_same_loss(world: str, saved: str, wanted: str, directory: Path) -> None:
     count = ranks(world)
     result(count, _task(saved, "to", saved, count, directory), directory)
     found = result(count, _task(wanted, "from", saved, count, directory), directory)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from whole_product import gets_up_again
+from complete_job_run import assert_job_recovers_and_finishes
 
 from memtune.wire.report import Device
 
 
-def test_a_job_gets_up_again(tmp_path: Path) -> None:
+def test_a_job_recovers_from_an_out_of_memory(tmp_path: Path) -> None:
     pytest.importorskip("pydantic", reason="memtune run reads the job by pydantic, which is not installed")
-    gets_up_again(Device.CUDA, tmp_path)
+    assert_job_recovers_and_finishes(Device.CUDA, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from watched import PROBE, SCRIPTS, fine_tune, followed, run
+from small_trainings import PROBE, SCRIPTS, assert_followed_plan, fine_tune, run
 
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device
@@ -39,7 +39,7 @@ CUDA = {**PROBE, "DEVICE": "cuda", "GPU_MEMORY_BYTES": ""}
 )
 def test_a_script_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
     outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, **CUDA, INTEGRATION=integration)
-    followed(outcomes, plan, Device.CUDA)
+    assert_followed_plan(outcomes, plan, Device.CUDA)
     assert outcomes[0].report.memory.non_torch_bytes, "the driver counts the context"
 
 
@@ -50,7 +50,7 @@ def test_products_are_made_in_fp8(sharding: str, tmp_path: Path) -> None:
     if find_spec("torchao") is None:
         pytest.skip("fp8 needs torchao, which is not installed")
     plan = f"fp8-{sharding}-none-mb4x2"
-    followed(run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **CUDA, INTEGRATION="sdk"), plan, Device.CUDA)
+    assert_followed_plan(run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **CUDA, INTEGRATION="sdk"), plan, Device.CUDA)
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp", "z2"])
@@ -59,12 +59,12 @@ def test_an_optimizer_keeps_its_states_in_8_bits(sharding: str, tmp_path: Path) 
     libraries, _ = _libraries_of_8_bits(Plan.parse(plan))
     if not any(map(find_spec, libraries)):
         pytest.skip(f"adamw-8bit needs {' or '.join(libraries)}, which is not installed")
-    followed(run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **CUDA, INTEGRATION="sdk"), plan, Device.CUDA)
+    assert_followed_plan(run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **CUDA, INTEGRATION="sdk"), plan, Device.CUDA)
 
 
 def test_a_lora_of_a_model_of_ones_own(tmp_path: Path) -> None:
     plan = "bf16-ddp-every2-mb4x2"
     arguments = fine_tune(tmp_path)
-    followed(
+    assert_followed_plan(
         run(SCRIPTS / "finetune.py", plan, tmp_path, 1, arguments, **CUDA, INTEGRATION="hf-trainer"), plan, Device.CUDA
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from script_material import Material, make_material
+from script_models_and_data import Material, make_material
 from script_runs import PACKAGES
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, Material, save_llama
+from script_models_and_data import HF_CONFIG, Material, save_llama
 from script_runs import CHECKPOINTS, LENGTH, PROGRAMS, Ended, job, run, shrinking
 
 # What the scripts of accelerate train on in a step, whatever they are told.
@@ -115,7 +115,7 @@ def test_a_loop_recovers_from_an_evaluation_that_is_too_large(material: Material
     assert ended.samples == 72, "three epochs of 24"
 
 
-def test_a_mistake_in_the_arguments_is_told(material: Material, tmp_path: Path) -> None:
+def test_a_mistake_in_the_arguments_is_reported(material: Material, tmp_path: Path) -> None:
     ended = run(
         job(causal_lm(material, "--max-steps", "11"), PLAN, "accelerate", training=BLOCKS), tmp_path, succeeds=False
     )

@@ -57,6 +57,6 @@ def test_over_two_gpus_it_divides_its_accumulation(tmp_path: Path) -> None:
     assert ended.status["trainedSamples"] == 12 * 64
 
 
-def test_a_mistake_in_its_settings_is_told(tmp_path: Path) -> None:
+def test_a_mistake_in_its_settings_is_reported(tmp_path: Path) -> None:
     ended = train(tmp_path, "--max_itres=12")
     assert "unknown setting: --max_itres=12" in ended.status["message"]

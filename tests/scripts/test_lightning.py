@@ -47,7 +47,7 @@ def test_a_trainer_recovers_from_an_evaluation_that_is_too_large(tmp_path: Path)
     assert ended.samples == 144
 
 
-def test_a_save_that_no_plan_makes_room_for_is_told(tmp_path: Path) -> None:
+def test_a_save_that_fits_no_plan_is_reported(tmp_path: Path) -> None:
     # The copies in a checkpoint take 12 MiB, which training does not.
     known = ("--known", str(12 * 1024 * 1024 // (32 * 4)), "--evaluation-batch-size", "4")
     plan = "bf16-ddp-none-mb2x4-sdpa"
@@ -75,7 +75,7 @@ def fabric_job(resources: dict[str, object]) -> dict[str, object]:
     return job(command, PLAN, "lightning", model=MODEL, resources=resources)
 
 
-def test_a_mistake_in_the_arguments_is_told(tmp_path: Path) -> None:
+def test_a_mistake_in_the_arguments_is_reported(tmp_path: Path) -> None:
     ended = run(job(digits("--evaluate-batch", "4"), PLAN, "lightning", model=MODEL), tmp_path, succeeds=False)
     assert ended.status["attempts"][-1]["verdict"] == "user-error"
     assert "--evaluate-batch" in ended.status["message"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, Material
+from script_models_and_data import HF_CONFIG, Material
 from script_runs import CHECKPOINTS, LENGTH, PROGRAMS, Ended, job, python, run, shrinking
 
 PLAN = "bf16-ddp-none-mb8x1-sdpa"
@@ -70,7 +70,7 @@ def test_litgpt_recovers_in_training_with_the_same_losses(
     assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
 
 
-def test_a_mistake_in_the_arguments_is_told(model: Path, material: Material, tmp_path: Path) -> None:
+def test_a_mistake_in_the_arguments_is_reported(model: Path, material: Material, tmp_path: Path) -> None:
     ended = finetune(model, material, tmp_path, "lightning", "--train.micro_batches", "4", succeeds=False)
     assert ended.status["attempts"][-1]["verdict"] == "user-error"
     assert "train.micro_batches" in ended.status["message"]

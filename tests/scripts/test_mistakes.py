@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from script_material import Material
+from script_models_and_data import Material
 from script_runs import CHECKPOINTS, PROGRAMS, job, run
 
 TRL = ["--model_name_or_path", "{model}", "--dataset_name", "{data}", "--output_dir", CHECKPOINTS]
@@ -29,7 +29,7 @@ DEEPSPEED = ["--deepspeed", "--deepspeed_config", "$(MEMTUNE_DEEPSPEED_CONFIG)"]
     ],
     ids=lambda value: " ".join(value[1:2]) if isinstance(value, list) else "",
 )
-def test_a_mistake_in_the_arguments_is_told(
+def test_a_mistake_in_the_arguments_is_reported(
     integration: str, command: list[str], mistake: str, material: Material, tmp_path: Path
 ) -> None:
     named = {"{model}": str(material.llama), "{data}": str(material.pairs), "{nothing}": str(tmp_path / "nothing")}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, Material, save_bert, save_language_bert, save_llama
+from script_models_and_data import HF_CONFIG, Material, save_bert, save_language_bert, save_llama
 from script_runs import CHECKPOINTS, PROGRAMS, Ended, job, losses_below, python, run, shrinking
 
 # Of eight samples, what its layers pass on needs segments of 20 MiB.
@@ -60,9 +60,7 @@ def test_a_reranker_that_ddp_would_refuse_has_the_losses_that_it_has_without_mem
     ended.check_recovered(losses_below(tmp_path / "alone"), resumed=16, samples=96)
 
 
-def test_a_sparse_encoder_whose_loss_compares_the_rows_of_a_batch_is_told_so(
-    material: Material, tmp_path: Path
-) -> None:
+def test_a_loss_that_compares_the_rows_of_a_batch_is_reported(material: Material, tmp_path: Path) -> None:
     model = save_language_bert(tmp_path / "model", material.llama)
     command = ["python", str(PROGRAMS / "sparse_encoder.py"), str(model), str(material.alike), f"{CHECKPOINTS}/run"]
     ended = run(job(command, "bf16-ddp-none-mb4x2-sdpa"), tmp_path)

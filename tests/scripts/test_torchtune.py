@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import WIDE_CONFIG, Material
+from script_models_and_data import WIDE_CONFIG, Material
 from script_runs import CHECKPOINTS, PROGRAMS, ROOT, TORCHTUNE, Ended, job, python, run, shrinking
 
 
@@ -66,7 +66,7 @@ def test_a_recipe_with_a_checkpointer_of_ones_own_recovers_in_training_with_the_
     ended.check_recovered(undisturbed.losses, resumed=48, samples=96, rel=1e-4)
 
 
-def test_a_mistake_in_the_settings_is_told(tokens: Path, material: Material, tmp_path: Path) -> None:
+def test_a_mistake_in_the_settings_is_reported(tokens: Path, material: Material, tmp_path: Path) -> None:
     ended = tune(tokens, material, tmp_path, {"optimizer._component_": "torch.optim.Adam_W"}, succeeds=False)
     assert ended.status["attempts"][-1]["verdict"] == "user-error"
     assert "Adam_W" in ended.status["message"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from script_material import HF_CONFIG, Material, save_llama
+from script_models_and_data import HF_CONFIG, Material, save_llama
 from script_runs import CHECKPOINTS, PROGRAMS, job, run, shrinking
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_material import HF_CONFIG, WIDE_CONFIG, Material, save_llama, save_rows, sentence
+from script_models_and_data import HF_CONFIG, WIDE_CONFIG, Material, save_llama, save_rows, sentence
 from script_runs import CHECKPOINTS, LENGTH, Ended, job, run, shrinking
 
 OUTPUT = ["--output_dir", f"{CHECKPOINTS}/run", "--report_to", "none", "--logging_steps", "1"]
@@ -116,7 +116,7 @@ def test_preferences_recover_from_an_evaluation_that_is_too_large(
     assert ended.samples == 5 * 8
 
 
-def test_a_mistake_in_the_arguments_is_told(material: Material, tmp_path: Path) -> None:
+def test_a_mistake_in_the_arguments_is_reported(material: Material, tmp_path: Path) -> None:
     command = trl("sft", material.llama, tmp_path / "nothing")
     ended = run(job(command, PLAN), tmp_path, succeeds=False)
     assert ended.status["attempts"][-1]["verdict"] == "user-error"

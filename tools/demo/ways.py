@@ -88,7 +88,7 @@ def choose(asked: str) -> tuple[str, str]:
 
 
 def lacks(name: str) -> str:
-    """What a way lacks on this machine; empty if nothing."""
+    """The requirements of a way that this machine lacks; empty if none."""
     return _LACKING[name]() if name in _LACKING else ""
 
 

@@ -6,23 +6,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from memtune.api import Job
 from memtune.api.allowed_plans import outside
-from memtune.gpus.driver_overhead import outside_sizes
+from memtune.gpus.driver_overhead import expected_overhead
 from memtune.gpus.gpu import chip_of
+from memtune.memory.host_memory import emulated_host_bytes
 from memtune.plans.plan import Plan
 from memtune_cli.commands.run import install_runner
 from memtune_cli.errors import InputError
 from memtune_cli.input.emulated_forks import EmulatedForks
-from memtune_cli.input.emulated_job import EmulationRefusedError, emulated, prepare
+from memtune_cli.input.emulated_job import EmulatedRun, EmulationRefusedError, prepare
+from memtune_cli.input.emulated_runs import Room, run_all
 from memtune_cli.input.job_file import read_case, shown_name
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
-from memtune_cli.views.emulate_page import page
+from memtune_cli.views.emulate_page import page_of_job
 from memtune_cli.views.screen import stdout_screen
 from memtune_runner.emulated import exit_codes
 
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     document, screen = _document(case, results), stdout_screen()
     is_table = arguments.format == "table"
     print(
-        screen.plain("\n".join(page(screen, case, document)))
+        screen.plain("\n".join(page_of_job(screen, case, document)))
         if is_table
         else json_output.dump(document, arguments.format)
     )
@@ -97,20 +100,22 @@ def _plans(arguments: argparse.Namespace, case: PredictionCase) -> list[Plan]:
 def _emulated(
     case: PredictionCase, plans: Sequence[Plan], arguments: argparse.Namespace, directory: Path
 ) -> list[dict[str, Any]]:
-    """Run the plans one after the other and return their results."""
-    from memtune_operator.local.backend import refusal_of
+    """Run the plans, and return their results in the same order."""
+    from memtune_operator.local.backend import blocker_of
 
     job = _with_python(case.job)
-    if refusal := refusal_of(job):
-        raise InputError(f"{case.name}: {refusal.message}")
+    if blocker := blocker_of(job):
+        raise InputError(f"{case.name}: {blocker.message}")
     install_runner(directory)
     prepare(job, directory)
-    results = []
+    room = Room(partial(emulated_host_bytes, case.workload, case.predictor), arguments.parallel)
+    snapshot = Path(arguments.snapshot).absolute() if arguments.snapshot else None
     with EmulatedForks(plans, directory, arguments.time_limit) as forks:
-        for number, plan in enumerate(plans, start=1):
-            snapshot = Path(arguments.snapshot).absolute() if arguments.snapshot and number == 1 else None
-            results.append(emulated(job, plan, number, directory, arguments.time_limit, snapshot, forks))
-    return results
+
+        def begun(number: int, plan: Plan) -> EmulatedRun:
+            return EmulatedRun(job, plan, number, directory, snapshot if number == 1 else None, forks)
+
+        return run_all(plans, begun, room, arguments.time_limit)
 
 
 def _with_python(job: Job) -> Job:
@@ -128,7 +133,7 @@ def _document(case: PredictionCase, results: Sequence[dict[str, Any]]) -> dict[s
         "job": case.name,
         "gpu": {"name": gpu.name, "product": chip_of(gpu.name).product, "usableBytes": gpu.usable_bytes},
         "ranks": workload.world,
-        "outsideBytes": {name: int(size) for name, size in outside_sizes(workload.world).items()},
+        "outsideBytes": {name: int(size) for name, size in expected_overhead(workload.world).items()},
         "plans": [_of_plan(case, result) for result in results],
     }
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.controller.records import has_ended
 from memtune.controller.verdict import conclude
+from memtune.wire.names import job_stem
 from memtune.wire.report import LOG_MARK, Report
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
@@ -25,11 +27,11 @@ from memtune_cli.input.job_view import JobView, job_view_of
 from memtune_cli.input.local_job import job_view_at
 from memtune_cli.input.named_job import state_directory
 from memtune_cli.input.run_pods import pods_of
-from memtune_operator.kubernetes.api_errors import RefusalError
-from memtune_operator.kubernetes.pod_reader import index_of, observe, run_of
+from memtune_operator.api_errors import ApiError
 from memtune_operator.local.runs import LocalRun
-from memtune_operator.pods import names
-from memtune_operator.pods.wrapping import Manifest, TemplateError, wrapped_index
+from memtune_operator.pods.kinds import Manifest
+from memtune_operator.pods.pod_reader import index_of, observe, run_of
+from memtune_operator.pods.wrapping import TemplateError, wrapped_index
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _READ_SECONDS = 120.0
@@ -100,9 +102,9 @@ def _chosen(view: JobView, present: set[str], asked: str | None) -> RunStatus:
     order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
     runs = sorted(view.trail, key=lambda run: (order[type(run)], run.number))
     if asked is not None:
-        runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{names.job_stem(view.name)}-"))]
+        runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{job_stem(view.name)}-"))]
         if not runs:
-            known = ", ".join(run.name.removeprefix(f"{names.job_stem(view.name)}-") for run in view.trail) or "none"
+            known = ", ".join(run.name.removeprefix(f"{job_stem(view.name)}-") for run in view.trail) or "none"
             raise InputError(f"--run: {view.name} has no run {asked}; its runs are: {known}")
     found = [run for run in runs if run.name in present]
     if not found:
@@ -162,7 +164,7 @@ def _of_rank(view: JobView, record: RunStatus, pods: list[_Pod], rank: int | Non
 
 def _failure(record: RunStatus, seen: list[PodObservation]) -> _Failure | None:
     """The failure that ended the run, determined as the operator does."""
-    conclusion = conclude(RunObservation(tuple(seen), is_probe=not isinstance(record, AttemptStatus)))
+    conclusion = conclude(RunObservation(tuple(seen), is_probe=record.is_probe))
     if conclusion is None or conclusion.pod_index is None:
         return None
     report = next((pod.report for pod in seen if pod.index == conclusion.pod_index), None)
@@ -197,21 +199,37 @@ def _is_of(rank: int | None, line: str) -> bool:
 
 
 async def _lines(job: JobAddress, pod: str, container: str, follow: bool) -> AsyncIterator[str]:
+    """The lines of a container's log. To follow it, wait until the container starts."""
     query = {"container": container, **({"follow": "true"} if follow else {})}
     seconds = _FOLLOW_SECONDS if follow else _READ_SECONDS
-    async for line in job.cluster.pod_lines(job.namespace, pod, "log", query, seconds):
-        yield line
+    has_started = False
+    while True:
+        try:
+            async for line in job.cluster.pod_lines(job.namespace, pod, "log", query, seconds):
+                yield line
+            return
+        except ApiError as error:
+            # It may have started between both requests, but then the next one succeeds.
+            if not follow or error.status != HTTPStatus.BAD_REQUEST or has_started:
+                raise
+            has_started = not await _is_waiting(job, pod, container)
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+
+async def _is_waiting(job: JobAddress, pod: str, container: str) -> bool:
+    """Whether a container will start, and has no log yet."""
+    found_pod = await job.cluster.read("v1", "Pod", job.namespace, pod)
+    spec, status = found_pod["spec"], found_pod.get("status") or {}
+    containers = {each["name"] for each in (*(spec.get("initContainers") or ()), *spec["containers"])}
+    if container not in containers or status.get("phase") in ("Failed", "Succeeded"):
+        return False
+    found = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    states = [each.get("state") or {} for each in found if each["name"] == container]
+    return not any("running" in state or "terminated" in state for state in states)
 
 
 async def _follow(pod: _Pod, rank: int | None) -> None:
-    """Print each line as it arrives. Waits for the container to start."""
-    while True:
-        try:
-            async for line in pod.lines(True):
-                if _is_of(rank, line) and not line.startswith(LOG_MARK):
-                    print(line, flush=True)
-            return
-        except RefusalError as refusal:
-            if refusal.status != 400 or "waiting to start" not in refusal.message:
-                raise
-        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    """Print each line as it arrives."""
+    async for line in pod.lines(True):
+        if _is_of(rank, line) and not line.startswith(LOG_MARK):
+            print(line, flush=True)

@@ -40,8 +40,8 @@ def draw(path: Path, case: PredictionCase, plan: Plan, trace_file: str | None) -
 
 
 def _traced(case: PredictionCase, plan: Plan) -> Trace:
-    if isinstance(case.workload.architecture, TracedModel):
-        return case.workload.architecture.trace
+    if isinstance(case.workload.model, TracedModel):
+        return case.workload.model.trace
     if case.job.spec.model.hf_config is None or case.workload.adapter is not None:
         why = "its model has an adapter" if case.workload.adapter else "its model is given without hfConfig"
         raise InputError(
@@ -64,7 +64,7 @@ def _refuse_another_model(case: PredictionCase, trace: Trace, file: str) -> None
             f"--trace: {file} was traced with {trace.sequence_length} tokens a row, and the job has "
             f"{workload.sequence_length}; trace again with --sequence-length {workload.sequence_length}"
         )
-    model = workload.architecture
+    model = workload.model
     described = model.trace.total if isinstance(model, TracedModel) else parameters(model).total
     if workload.adapter is None and abs(trace.total / described - 1) > _ALIKE:
         raise InputError(

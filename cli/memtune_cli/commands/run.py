@@ -133,13 +133,13 @@ def _interrupted_by_reader() -> None:
 
 
 def _interrupt(backend: LocalBackend, screen: _Screen) -> None:
-    from memtune_operator.kubernetes.api_errors import RefusalError
+    from memtune_operator.api_errors import ApiError
     from memtune_operator.local.backend import StateError
 
     screen.interrupted()
     try:
         backend.suspend()
-    except (RefusalError, StateError) as error:
+    except (ApiError, StateError) as error:
         # The runs are ended anyway, and the next call finds them gone.
         screen.give_up(str(error))
 
@@ -152,7 +152,7 @@ class _Screen:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._directory = directory
         self._display = Display(unread=_interrupted_by_reader)
-        self._story: JobView | None = None
+        self._view: JobView | None = None
         self._messages: list[str] = []
         self._warnings: list[str] = []  # of the script, over the whole job
         self._is_launched = False  # whether an event has said which attempt trains now
@@ -185,9 +185,9 @@ class _Screen:
         view = with_local_path(after.manifest, self._directory)
         self._is_launched &= view.status.phase in ("Launching", "Running")
         if not self._is_launched:
-            for line in saying(self._story, view, self._messages, self._warnings):
+            for line in saying(self._view, view, self._messages, self._warnings):
                 self._display.tell(line)
-        self._story, self._messages = view, []
+        self._view, self._messages = view, []
         self._display.show(self._page())
         code = self._exit_code(after)
         if code is not None and not self.ended.done():
@@ -209,9 +209,9 @@ class _Screen:
             await asyncio.sleep(1.0)
 
     def _page(self) -> list[str]:
-        if self._story is None or not self._display.is_live:
+        if self._view is None or not self._display.is_live:
             return []
-        return live_page(self._display.screen, self._story, None, time.time())
+        return live_page(self._display.screen, self._view, None, time.time())
 
     def failed(self, key: Key) -> None:
         """The reconciler has logged the error and retries."""

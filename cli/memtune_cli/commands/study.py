@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     view, shown = named_job_view(arguments), _shown(arguments.storage)
     name, state = arguments.study or view.title, _search_state(view)
     trials, about = _trials(view, state), _about(view, state.knowledge)
-    with _told_of_storage(shown):
+    with _naming_storage(shown):
         study = _study(_uid(view), name, _storage(arguments.storage), state.knowledge)
         earlier = study.trials
         _check_choices(earlier, state, shown)
@@ -107,7 +107,7 @@ def _check_journal(path: Path) -> None:
 
 
 @contextmanager
-def _told_of_storage(shown: str) -> Iterator[None]:
+def _naming_storage(shown: str) -> Iterator[None]:
     """Turn a storage error into one sentence that names the storage."""
     try:
         with warnings.catch_warnings():

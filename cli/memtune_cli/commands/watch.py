@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from memtune.api import API_VERSION, KIND
-from memtune.api.status import AttemptStatus, RunStatus
+from memtune.api.status import RunStatus
 from memtune.units import over
 from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
@@ -21,9 +21,9 @@ from memtune_cli.views.display import Display
 from memtune_cli.views.job_page import page
 from memtune_cli.views.live_page import live_page, speed
 from memtune_cli.views.ranks import Ranks, Reading, readings
-from memtune_cli.views.status_diff import news
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
-from memtune_operator.kubernetes.pod_reader import run_of
+from memtune_cli.views.status_diff import status_changes
+from memtune_operator.api_errors import ApiError, ErrorKind
+from memtune_operator.pods.pod_reader import run_of
 from memtune_operator.pods.wrapping import METRICS_PORT
 
 _RECONNECT_SECONDS = 2.0
@@ -62,7 +62,7 @@ class _Watch:
     def __init__(self, job: JobAddress, display: Display) -> None:
         self._job = job
         self._display = display
-        self._story: JobView | None = None
+        self._view: JobView | None = None
         self._ranks: Ranks | None = None
         self._trouble = ""
         self._told_at = 0.0
@@ -85,9 +85,9 @@ class _Watch:
 
     def learn(self, view: JobView) -> None:
         """Show the new state of the job."""
-        for line in news(self._story, view):
+        for line in status_changes(self._view, view):
             self._display.tell(line)
-        self._story = view
+        self._view = view
         self._show()
 
     async def _follow(self) -> int:
@@ -96,11 +96,11 @@ class _Watch:
                 code = await self._follow_once()
                 if code is not None:
                     return code
-            except RefusalError as refusal:
-                if refusal.kind not in (Kind.RETRY, Kind.EXPIRED):
+            except ApiError as error:
+                if error.kind not in (ErrorKind.RETRY, ErrorKind.EXPIRED):
                     raise
-                if refusal.kind is Kind.RETRY:
-                    self._report_trouble(f"{cluster.sentence(refusal, self._job.server)}; trying again")
+                if error.kind is ErrorKind.RETRY:
+                    self._report_trouble(f"{cluster.sentence(error, self._job.server)}; trying again")
             # Always wait: a server or proxy that closes every watch at once must not cause a busy loop.
             await asyncio.sleep(_RECONNECT_SECONDS)
 
@@ -131,16 +131,16 @@ class _Watch:
     async def _look(self) -> None:
         """Poll the metrics of the current run's pods."""
         while True:
-            found = self._story.live_run if self._story else None
+            found = self._view.live_run if self._view else None
             pods: list[str] = []
-            if self._story and found and found.started_at:
+            if self._view and found and found.started_at:
                 try:
-                    pods = await self._pods(self._story, found)
+                    pods = await self._pods(self._view, found)
                     if pods:
                         await self._look_at(found, pods)
-                except RefusalError as refusal:
+                except ApiError as error:
                     # Without permission, retrying is useless.
-                    self._display.tell(f"the metrics of the ranks stay unknown: {refusal.message}")
+                    self._display.tell(f"the metrics of the ranks stay unknown: {error.message}")
                     await asyncio.Event().wait()
             await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_PER_POD * len(pods))
 
@@ -152,8 +152,8 @@ class _Watch:
             # Pods are never recreated, so a full list is valid until the run ends.
             try:
                 owned = await pods_of(self._job, view, view.job.metadata.uid)
-            except RefusalError as refusal:
-                if _is_forbidden(refusal):
+            except ApiError as error:
+                if _is_forbidden(error):
                     raise
                 return []
             self._made = _Made(found.name, [pod["metadata"]["name"] for pod in owned if run_of(pod) == found.name])
@@ -173,8 +173,8 @@ class _Watch:
         )
         try:
             return readings("\n".join([line async for line in _some(lines)]))
-        except RefusalError as refusal:
-            if _is_forbidden(refusal):
+        except ApiError as error:
+            if _is_forbidden(error):
                 raise
             return []  # it does not serve them yet, or has just ended
 
@@ -193,21 +193,21 @@ class _Watch:
             self._show()
 
     def _show(self) -> None:
-        if self._story is not None and self._display.is_live:
+        if self._view is not None and self._display.is_live:
             screen, now = self._display.screen, time.time()
-            self._display.show(live_page(screen, self._story, self._ranks, now, self._trouble))
+            self._display.show(live_page(screen, self._view, self._ranks, now, self._trouble))
 
     def _end(self, view: JobView) -> None:
         self._display.end(["", *page(self._display.screen, view, time.time())])
 
 
-def _is_forbidden(refusal: RefusalError) -> bool:
-    return refusal.status == 403 and refusal.kind is Kind.REFUSED
+def _is_forbidden(error: ApiError) -> bool:
+    return error.status == 403 and error.kind is ErrorKind.REFUSED
 
 
 def _pods(view: JobView, run: RunStatus) -> list[str]:
     """The names of a run's pods."""
-    kind = RunKind.TRAIN if isinstance(run, AttemptStatus) else RunKind.PROBE
+    kind = RunKind.PROBE if run.is_probe else RunKind.TRAIN
     pods = view.job.spec.resources.pods if view.job else 1
     return [pod_name(view.name, kind, run.number, index) for index in range(pods)]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from memtune.api import API_VERSION, KIND
 from memtune_cli.errors import InputError
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.api_errors import ApiError, ErrorKind
+from memtune_operator.pods.kinds import Manifest
 
 if TYPE_CHECKING:
     from kubernetes.aio import client
@@ -39,19 +39,19 @@ class JobAddress:
         """Read the job."""
         try:
             return await self.cluster.read(API_VERSION, KIND, self.namespace, self.name)
-        except RefusalError as refusal:
-            if refusal.kind is Kind.ABSENT:
-                raise InputError(await self._absent(refusal)) from None
+        except ApiError as error:
+            if error.kind is ErrorKind.ABSENT:
+                raise InputError(await self._absent(error)) from None
             raise
 
-    async def _absent(self, refusal: RefusalError) -> str:
-        if f'"{self.name}"' not in refusal.message:
+    async def _absent(self, error: ApiError) -> str:
+        if error.object_name != self.name:
             return f"{self.server} knows no MemoryTunedJob: MemTune is not installed there; install its chart first"
         try:
             await self.cluster.read("v1", "Namespace", "", self.namespace)
-        except RefusalError as other:
+        except ApiError as other:
             # Without permission to read namespaces, report only the job.
-            if other.kind is Kind.ABSENT:
+            if other.kind is ErrorKind.ABSENT:
                 return f"there is no namespace {self.namespace} on {self.server}; give another -n"
         absent = f"there is no MemoryTunedJob {self.name} in namespace {self.namespace}"
         return f"{absent}; `kubectl get mtj -A` lists those that there are{job_here(self.name)}"
@@ -82,22 +82,22 @@ async def address(arguments: argparse.Namespace) -> AsyncIterator[JobAddress]:
     cluster = Client(api)
     try:
         yield JobAddress(cluster, server, arguments.namespace or namespace, arguments.name)
-    except RefusalError as refusal:
-        raise InputError(sentence(refusal, server)) from None
+    except ApiError as error:
+        raise InputError(sentence(error, server)) from None
     finally:
         renewal.cancel()
         await api.close()
 
 
-def sentence(refusal: RefusalError, server: str) -> str:
+def sentence(error: ApiError, server: str) -> str:
     """An API error in words, and what to do."""
-    if refusal.status is None:
-        return f"no answer from {server}: {refusal.message}; is the cluster up, and this the right --context?"
-    if refusal.status == 401:
+    if error.status is None:
+        return f"no answer from {server}: {error.message}; is the cluster up, and this the right --context?"
+    if error.status == 401:
         return f"{server} does not know who you are; log in again, or give another --context"
-    if refusal.status == 403:
-        return f"{refusal.message}; ask for the role view, or edit, in that namespace"
-    return f"{server} refused: {refusal.message}"
+    if error.status == 403:
+        return f"{error.message}; ask for the role view, or edit, in that namespace"
+    return f"{server} refused: {error.message}"
 
 
 async def _connect(arguments: argparse.Namespace) -> tuple[client.ApiClient, str, asyncio.Future[None]]:

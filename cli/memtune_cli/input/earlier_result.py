@@ -19,7 +19,7 @@ def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
     if status.get("phase") not in ("Succeeded", "Failed"):
         return ""
     if _as_written(known) != _as_written(manifest):
-        # What to do comes first: the message of a failed job is long.
+        # The next step comes first: the message of a failed job is long.
         raise InputError(
             f"nothing was run, because the job was edited after it had ended; {begin_anew(directory)}. The earlier "
             f"call ended as {status['phase']}: {status.get('message', '')}"
@@ -29,7 +29,7 @@ def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
 
 def begin_anew(directory: Path) -> str:
     """The hint how to start a local job afresh."""
-    return f"to begin anew, give another --state, or remove {directory}"
+    return f"to start over, give another --state, or remove {directory}"
 
 
 def _as_written(manifest: dict[str, Any]) -> dict[str, Any]:

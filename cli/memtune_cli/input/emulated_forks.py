@@ -29,7 +29,7 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 class Process(Protocol):
-    """What is needed of `subprocess.Popen`, or of a fork."""
+    """The used part of `subprocess.Popen`, or of a fork. ``stdout`` has its errors, too."""
 
     pid: int
     stdout: IO[bytes] | None
@@ -45,8 +45,9 @@ class Process(Protocol):
 def started(words: Sequence[str], variables: Mapping[str, str], workdir: Path) -> Process:
     """Start a new process, in a session of its own."""
     return subprocess.Popen(
-        words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
-    )
+        words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
 
 
 class EmulatedForks:
@@ -130,49 +131,52 @@ class _Parent:
                     if select.select([listening], [], [], _LOOK_AGAIN_SECONDS)[0]:
                         return cls(process, listening.accept()[0])
             except BaseException:  # as Ctrl-C
-                _kill(process)
+                _end(process)
                 raise
-        _kill(process)
+        _end(process)
         return None
 
     def fork(self, words: Sequence[str], variables: Mapping[str, str], workdir: Path) -> _Fork | None:
         """Start a run; None if this has ended, or the environment is too large for a message."""
         request = {"words": _users(words), "environment": dict(variables), "directory": str(workdir)}
         read, write = os.pipe()
+        told, telling = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._connection.settimeout(None)
-            socket.send_fds(self._connection, [json.dumps(request).encode()], [write, 2])
-            process = int(self._connection.recv(64))
+            with telling:
+                socket.send_fds(self._connection, [json.dumps(request).encode()], [write, write, telling.fileno()])
+            process = int(told.recv(64))
         except (OSError, ValueError):
             os.close(read)
+            told.close()
             return None
         finally:
             os.close(write)
-        return _Fork(process, os.fdopen(read, "rb"), self._connection)
+        return _Fork(process, os.fdopen(read, "rb"), told)
 
     def end(self) -> None:
         """End it with everything that it started."""
         self._connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-        _kill(self._process)
+        _end(self._process)
 
 
 class _Fork:
-    """A run's process, a child of the parent, which tells how it ends."""
+    """A run's process, forked by the parent. A socket reports how it ends."""
 
-    def __init__(self, pid: int, stdout: IO[bytes], connection: socket.socket) -> None:
-        self.pid, self._connection = pid, connection
+    def __init__(self, pid: int, stdout: IO[bytes], told: socket.socket) -> None:
+        self.pid, self._told = pid, told
         self.stdout: IO[bytes] | None = stdout
         self._code: int | None = None
 
     def wait(self, timeout: float | None = None) -> int:
         if self._code is None:
-            self._connection.settimeout(timeout)
+            self._told.settimeout(timeout)
             try:
-                self._code = int(self._connection.recv(64) or -signal.SIGKILL)
+                self._code = int(self._told.recv(64) or -signal.SIGKILL)
             except TimeoutError:
                 raise subprocess.TimeoutExpired("memtune_runner", timeout or 0) from None
+            self._told.close()
         return self._code
 
     def terminate(self) -> None:
@@ -180,7 +184,12 @@ class _Fork:
             os.kill(self.pid, signal.SIGTERM)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Process) -> None:
+    """End a process with everything that it has started; somebody else may wait for it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(process: Process) -> None:
+    kill(process)
     process.wait()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from memtune.wire.report import LOG_MARK
 from memtune_cli.errors import InputError
+from memtune_cli.input.emulated_forks import kill
 
 if TYPE_CHECKING:
     from memtune.api import Job
@@ -58,11 +57,11 @@ def prepare(job: Job, directory: Path) -> None:
     The runner must already be in ``directory``. Jobs that cannot run here on any device are not reported.
     """
     from memtune.wire.run import Run, RunKind
-    from memtune_operator.local.backend import refusal_of, started_here
+    from memtune_operator.local.backend import blocker_of, started_here
     from memtune_operator.pods.preflight import ANY_PLAN
     from memtune_runner.emulated import exit_codes
 
-    if refusal_of(job):
+    if blocker_of(job):
         return
     command = started_here(job, Run(RunKind.PROBE, 1, ANY_PLAN), directory)
     words, variables = command.expanded()
@@ -88,35 +87,49 @@ def prepare(job: Job, directory: Path) -> None:
         )
 
 
-def emulated(
-    job: Job, plan: Plan, number: int, directory: Path, time_limit: int, snapshot: Path | None, forks: EmulatedForks
-) -> dict[str, Any]:
-    """Run a few steps of the job's command under a plan; return how it ended and its memory."""
-    from memtune.wire import environment
-    from memtune.wire.run import Run, RunKind
-    from memtune_operator.local.backend import started_here
-    from memtune_operator.local.runs import with_files
+class EmulatedRun:
+    """A few steps of the job's command under a plan, which have begun."""
 
-    own = directory / f"emulated-{number}"
-    own.mkdir()
-    result = own / "emulated.json"
-    command = started_here(job, Run(RunKind.PROBE, number, plan), directory)
-    extra = {environment.EMULATED_RESULT: str(result)}
-    if snapshot:
-        extra[environment.EMULATED_SNAPSHOT] = str(snapshot)
-    words, variables = command._replace(variables=with_files(command.variables, own)).expanded(extra)
-    started = time.monotonic()
-    if checkpoints := variables.get(environment.CHECKPOINT_PATH):
-        Path(checkpoints).mkdir(parents=True, exist_ok=True)
-    code = _run(forks.start(plan, words, variables, command.workdir), time_limit)
-    found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
-    return _result(plan, code, time.monotonic() - started, _report(own), found)
+    def __init__(
+        self, job: Job, plan: Plan, number: int, directory: Path, snapshot: Path | None, forks: EmulatedForks
+    ) -> None:
+        from memtune.wire import environment
+        from memtune.wire.run import Run, RunKind
+        from memtune_operator.local.backend import started_here
+        from memtune_operator.local.runs import with_files
+
+        self.plan = plan
+        self.host_bytes: int | None = None
+        """The peak of its host memory, once it has ended; None if unknown."""
+        self._own = directory / f"emulated-{number}"
+        self._own.mkdir()
+        self._result = self._own / "emulated.json"
+        command = started_here(job, Run(RunKind.PROBE, number, plan), directory)
+        extra = {environment.EMULATED_RESULT: str(self._result)}
+        if snapshot:
+            extra[environment.EMULATED_SNAPSHOT] = str(snapshot)
+        words, variables = command._replace(variables=with_files(command.variables, self._own)).expanded(extra)
+        self._started = time.monotonic()
+        if checkpoints := variables.get(environment.CHECKPOINT_PATH):
+            Path(checkpoints).mkdir(parents=True, exist_ok=True)
+        self._process = forks.start(plan, words, variables, command.workdir)
+
+    def ended(self, time_limit: int, say: Callable[[str], None]) -> dict[str, Any]:
+        """Wait for it, and pass on its output; return how it ended and its memory."""
+        code = _run(self._process, time_limit, say)
+        found = json.loads(self._result.read_text(encoding="utf-8")) if self._result.exists() else {}
+        self.host_bytes = found.get("residentPeakBytes")
+        return _result(self.plan, code, time.monotonic() - self._started, _report(self._own), found)
+
+    def kill(self) -> None:
+        """End it with everything that it has started."""
+        kill(self._process)
 
 
-def _run(process: Process, time_limit: int) -> int | None:
-    """Wait for a run with its output on stderr; return its exit code, or None after a timeout."""
+def _run(process: Process, time_limit: int, say: Callable[[str], None]) -> int | None:
+    """Wait for a run, whose output is passed on; return its exit code, or None after a timeout."""
     assert process.stdout is not None
-    shown = threading.Thread(target=_show, args=(process.stdout,), daemon=True)
+    shown = threading.Thread(target=_pass_on, args=(process.stdout, say), daemon=True)
     shown.start()
     try:
         return process.wait(time_limit)
@@ -126,19 +139,18 @@ def _run(process: Process, time_limit: int) -> int | None:
             process.wait(_GRACE_SECONDS)
         return None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill(process)
         process.wait()
         # A process that left the group may keep the pipe open.
         shown.join(_LAST_WORDS_SECONDS)
 
 
-def _show(output: IO[bytes]) -> None:
-    """Print the output without the report, which the page shows."""
+def _pass_on(output: IO[bytes], say: Callable[[str], None]) -> None:
+    """Pass on the output without the report, which the page shows."""
     with output:
         for line in output:
             if not line.startswith(LOG_MARK.encode()):
-                print(line.decode(errors="replace"), end="", file=sys.stderr, flush=True)
+                say(line.decode(errors="replace"))
 
 
 def _report(directory: Path) -> Report | None:

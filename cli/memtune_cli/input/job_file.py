@@ -137,7 +137,7 @@ def _leaves_lengths_out(job: Job, workload: Workload) -> bool:
     from memtune.model.architecture import Kind
 
     spec = job.spec
-    is_text = getattr(workload.architecture, "kind", Kind.VISION) is not Kind.VISION  # a trace has no kind
+    is_text = getattr(workload.model, "kind", Kind.VISION) is not Kind.VISION  # a trace has no kind
     return (
         is_text
         and spec.integration in ("hf-trainer", "accelerate", "lightning")
@@ -161,7 +161,7 @@ def _quantization_notes(model: Model) -> tuple[str, ...]:
 def _picture_notes(workload: Workload) -> tuple[str, ...]:
     from memtune.memory.formulas.activations import picture_bytes
 
-    tower = getattr(workload.architecture, "tower", None)
+    tower = getattr(workload.model, "tower", None)
     if tower is None:
         return ()
     learning = "" if workload.adapter else ", as ones that learn"

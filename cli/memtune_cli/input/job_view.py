@@ -267,7 +267,7 @@ class JobView:
         prediction = self.status.prediction
         speeds = [("predicted", prediction.plan, prediction.tokens_per_second)] if prediction else []
         for run in self.runs:
-            kind = "attempt" if isinstance(run, AttemptStatus) else "probe"
+            kind = "probe" if run.is_probe else "attempt"
             speeds.append((f"{kind} {run.number}", run.plan, run.tokens_per_second))
         return [Cost(*each, found) for each in speeds if (found := self.cost(each[-1])) is not None]
 
@@ -287,7 +287,7 @@ class JobView:
             return 0.0
         training = job.spec.training
         seconds = training.global_batch_size * training.sequence_length / prediction.tokens_per_second
-        return budget.cost(job, self.status.probes, plan, seconds)
+        return budget.probe_gpu_seconds(job, self.status.probes, plan, seconds)
 
     @property
     def checkpoint(self) -> str:
@@ -304,7 +304,7 @@ class JobView:
         if resumed:
             return f"the newest complete one in {path}, from which attempt {resumed[-1].number} went on"
         has_told = self.is_over or (self.status.attempts and self.live_run is None)
-        return f"in {path}; {'no report told of one' if has_told else 'none is known of until a run ends'}"
+        return f"in {path}; {'no report names a checkpoint' if has_told else 'none is known of until a run ends'}"
 
     def ended_early(self, run: RunStatus) -> bool:
         """Whether a run is the last finished train run and left samples untrained."""

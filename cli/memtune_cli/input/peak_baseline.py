@@ -72,7 +72,7 @@ def compare(now: BaselinePeak, before: BaselinePeak, metric: str, tolerance: flo
     """The lines that explain why a peak fails against its baseline; none if it passes."""
     if (now.gpu, now.ranks) != (before.gpu, before.ranks):
         yield f"The baseline is of {_where(before)}, and this is {_where(now)}, so they cannot be compared."
-        yield "Write it anew with pytest --memtune-write-baseline."
+        yield "Write a new one with pytest --memtune-write-baseline."
         return
     size, base = now.peak_bytes[metric], before.peak_bytes[metric]
     if size <= base * (1 + tolerance):

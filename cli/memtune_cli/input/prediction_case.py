@@ -89,7 +89,7 @@ class PredictionCase:
             return []
         samples = self.workload.samples_per_rank
         size = max(size for size in divisors(samples) if size <= plan.micro_batch)
-        own = plan.with_batch(size, samples // size)
+        own = plan.for_samples(samples, size)
         return [
             f"{plan} makes {plan.global_batch(world):,} sequences a step on {counted(world, 'GPU')}, and is shown as "
             f"it is written; spec.training.globalBatchSize is {batch:,}, which {own} makes"

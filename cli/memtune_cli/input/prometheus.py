@@ -37,7 +37,7 @@ def device_memory(url: str, namespace: str, job: str, begin: float, end: float) 
     try:
         return [_series(each) for each in answer["data"]["result"]]
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"--prometheus: what answers at {url} is no Prometheus") from None
+        raise InputError(f"--prometheus: the server at {url} is no Prometheus") from None
 
 
 def _asked(url: str, parameters: dict[str, str]) -> Any:

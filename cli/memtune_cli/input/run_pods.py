@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from memtune.wire.names import job_stem
 from memtune_cli.input.cluster import JobAddress
 from memtune_cli.input.job_view import JobView
-from memtune_operator.kubernetes.pod_reader import owned_by, owned_through
 from memtune_operator.pods import names
-from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, ObjectKind
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, Manifest, ObjectKind
+from memtune_operator.pods.pod_reader import owned_by, owned_through
 
 
 def is_by_job_set(view: JobView) -> bool:
@@ -25,5 +25,5 @@ async def pods_of(address: JobAddress, view: JobView, uid: str) -> list[Manifest
 
 
 async def _labelled(address: JobAddress, kind: ObjectKind) -> list[Manifest]:
-    selector = f"{names.LABEL_JOB}={names.job_stem(address.name)}"
+    selector = f"{names.LABEL_JOB}={job_stem(address.name)}"
     return await address.cluster.list(kind.api_version, kind.name, address.namespace, selector)

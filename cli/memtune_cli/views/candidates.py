@@ -18,7 +18,7 @@ from memtune_cli.input.job_view import JobView
 
 
 class Group(Word):
-    """What is known of a plan."""
+    """What is known about a plan."""
 
     FITS = "fits"
     MAY_FIT = "may fit"
@@ -80,7 +80,7 @@ def costs(view: JobView, plans: list[KnownPlan]) -> list[Reckoned]:
         tried = {probe.plan for probe in view.status.probes}
         left = [each for each in plans if str(each.plan) not in tried]
         excluded = sum(1 for each in left if each.group is Group.CANNOT_FIT)
-        rule = f"each at {unit:,} GPU-seconds, the cheapest probe of this job; nobody ran them"
+        rule = f"each at {unit:,} GPU-seconds, the cheapest probe of this job; they were not run"
         found.append(Reckoned("Plans that the prediction excluded", excluded, excluded * unit, rule))
         others = len(left) - excluded
         found.append(Reckoned("Plans that were not worth a probe", others, others * unit, rule))

@@ -53,7 +53,7 @@ class Display:
         except BrokenPipeError:
             if self._unread is None:
                 raise
-            # What is still in the buffer, and all that follows, goes nowhere.
+            # Text still in the buffer, and all that follows, is discarded.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self._unread()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The page of `memtune emulate JOB.yaml`: predicted and emulated memory of each plan. Pure."""
+"""The pages of `memtune emulate`, for a job (predicted and emulated memory of each plan) and for a command. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from memtune_cli.views.screen import Screen
 _METRICS = ("allocated", "active", "reserved", "device")
 # Lines that hold less of the peak tell nothing.
 _LEAST_SHARE = 0.005
+# The versions of torch that the emulated GPU was tried with.
+_TRIED = ("2.6", "2.13")
 _SITES_SHOWN = 10
 _READS_SHOWN = 5
 NOTHING_KNOWN = "Nothing is known of its memory: it ended before it used the GPU (on the CPU?), or could not tell."
 
 
-def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> list[str]:
-    """Render the JSON document as a page."""
+def page_of_job(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> list[str]:
+    """Render the JSON document of a job as a page."""
     gpu, ranks = result["gpu"], result["ranks"]
     where = f"rank 0 of {ranks}" if ranks > 1 else "one GPU"
     notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
@@ -37,6 +39,36 @@ def page(screen: Screen, case: PredictionCase, result: Mapping[str, Any]) -> lis
     lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
     device = f"device is reserved, what other processes took and, by estimate, what is outside of torch: {parts}"
     return [*lines, *wrapped(screen, device, 2)]
+
+
+def page_of_command(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
+    """Render the JSON document of a command as a page."""
+    gpu, measured = result["gpu"], result["measured"]
+    alone = "one GPU" if result["gpus"] == 1 else f"{result['gpus']} GPUs"
+    where = f"rank {result['rank']} of {result['ranks']}" if result["ranks"] > 1 else alone
+    yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
+    yield f"  {_ending_of_command(result)}"
+    if result["outcome"] == "failed" and measured and any(each["value"] != "true" for each in measured["values"]):
+        yield "  It had read values that no kernel has computed, which are listed below and may be the reason."
+    yield from _untried(result["torch"]["version"])
+    if measured is None:
+        yield from (f"  {line}" for line in (NOTHING_KNOWN, *others(result["otherProcesses"])))
+        return
+    yield ""
+    yield screen.bold("Peaks")
+    peaks, outside = measured["peakBytes"], result["outsideBytes"]
+    for metric in _METRICS[:3]:
+        yield f"  {metric:<12}{size(peaks[metric]):>12}"
+    yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {estimated(outside)}"
+    yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
+    yield from gpus(screen, measured["peakBytesByGpu"])
+    yield ""
+    yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
+    yield asked(measured)
+    yield from others(result["otherProcesses"])
+    yield from caveats(measured)
+    torch = result["torch"]
+    yield screen.dim(f"torch {torch['version']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, NCCL {torch['nccl']}")
 
 
 def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
@@ -74,6 +106,31 @@ def _ending(result: Mapping[str, Any]) -> str:
     if result["outcome"] == "timeLimit":
         return f"ended after {seconds} and {steps}, when its time was up; give a larger --time-limit if it needs more"
     return f"failed after {seconds} with exit code {result['exitCode']}: {result['message']}"
+
+
+def _untried(version: str) -> Iterator[str]:
+    """Warn if the emulation was never tested with this torch version."""
+    if ".".join(version.split(".")[:2]) not in _TRIED:
+        tried = " and ".join(_TRIED)
+        yield f"  The emulated GPU was tried with torch {tried}, not with {version}: an error may be its own."
+
+
+def _ending_of_command(result: Mapping[str, Any]) -> str:
+    seconds, message = f"{result['seconds']:.1f} s", result["message"]
+    if result["outcome"] == "completed":
+        return f"Completed in {seconds}."
+    if result["outcome"] == "outOfMemory":
+        return f"Out of memory after {seconds}: {message}"
+    if result["outcome"] == "timeLimit":
+        return f"Ended after {seconds}, when its time was up; give a larger --time-limit if it needs more."
+    if result["outcome"] == "hostMemory":
+        return (
+            f"Out of host memory after {seconds}: {message}; make the weights on the meta device, or give this machine "
+            "more memory."
+        )
+    if result["outcome"] == "missingSymbol":
+        return f"A library needs what the emulated GPU does not have, found after {seconds}: {message}."
+    return f"Failed after {seconds} with exit code {result['exitCode']}" + (f": {message}" if message else ".")
 
 
 def _peaks(screen: Screen, unit: Unit, result: Mapping[str, Any]) -> list[str]:
@@ -150,7 +207,7 @@ def size(size_bytes: int) -> str:
 
 
 def estimated(outside_bytes: Mapping[str, int]) -> str:
-    """What is outside of torch's allocator, as intervals."""
+    """Memory outside torch's allocator, as intervals."""
     return ", ".join(
         f"{name} {size(expected)} (give or take {DEFAULT_TRUST[name]:.0%})" for name, expected in outside_bytes.items()
     )
@@ -175,14 +232,14 @@ def _untimed(result: Mapping[str, Any]) -> str:
 
 
 def taken(seconds: Mapping[str, float]) -> str:
-    """What a step takes by its operations, and what takes it, the most first."""
+    """The time of a step by its operations, the longest first."""
     parts = sorted(((took, name) for name, took in seconds.items() if name != "all"), reverse=True)
     named = ", ".join(f"{name} {took:.2g}" for took, name in parts if took >= seconds["all"] / 100)
     return f"By its operations, a step of the plan takes {seconds['all']:.3g} s: {named}"
 
 
 def others(processes: Sequence[Mapping[str, int]] | None) -> Iterator[str]:
-    """What processes that the command started took."""
+    """The memory of processes that the command started."""
     for each in processes or ():
         own, together, upper = (size(each[f"{name}Bytes"]) for name in ("peak", "together", "upper"))
         gpu, number = each["gpu"], each["processes"]

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from memtune.api.status import AttemptStatus, RunStatus, to_seconds
 from memtune.controller.messages import replaced_batch
-from memtune.controller.records import ended_as
-from memtune.controller.stale_probes import stale
+from memtune.controller.records import ended_as, stale_probes
 from memtune.controller.verdict import Verdict
 from memtune.planning.cost import dollars
 from memtune.units import counted, span
@@ -143,7 +142,7 @@ def _run_bars(screen: Screen, view: JobView, run: RunStatus) -> list[str]:
     mark = screen.paint("*" if view.is_winner(run) else " ", f"{GREEN};1")
     name = screen.bold(run.plan) if view.is_winner(run) else run.plan
     speed = f"  {run.tokens_per_second:,} tokens/s" if run.tokens_per_second else ""
-    is_stale = run in stale(view.status.probes)
+    is_stale = run in stale_probes(view.status.probes)
     speed += f"  by job {run.measured_by}{', stale' if is_stale else ''}" if run.measured_by else ""
     lines = [f" {mark}{run.number:>2}  {name}  {screen.paint(view.outcome(run), _outcome_colour(run, view))}{speed}"]
     if run.predicted_bytes and full:

@@ -27,15 +27,15 @@ class Cache(NamedTuple):
 def cache_of(case: PredictionCase, plan: Plan) -> Cache | None:
     """The cache; None if the job does not generate."""
     workload = case.workload
-    architecture = workload.architecture
-    if not workload.evaluation.generates or not isinstance(architecture, Architecture):
+    model = workload.model
+    if not workload.evaluation.generates or not isinstance(model, Architecture):
         return None
-    source_tokens = workload.sequence_length if architecture.kind is Kind.ENCODER_DECODER else 0
+    source_tokens = workload.sequence_length if model.kind is Kind.ENCODER_DECODER else 0
     target_tokens = workload.target_length or workload.sequence_length
     generation = workload.evaluation.generation(target_tokens, source_tokens)
     resident = sum(term.bytes for term in case.predictor.explain(plan) if term.name in _RESIDENT)
     free_bytes = workload.gpu.usable_bytes - resident
-    return Cache(generation, resident, kv_budget(architecture, generation, free_bytes))
+    return Cache(generation, resident, kv_budget(model, generation, free_bytes))
 
 
 def generating(screen: Screen, case: PredictionCase, plan: Plan) -> list[str]:

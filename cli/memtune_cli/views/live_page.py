@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune.api.status import AttemptStatus, RunStatus
+from memtune.api.status import RunStatus
 from memtune.units import over, span
 from memtune_cli.input.job_view import JobView, run_seconds
 from memtune_cli.views.job_page import attempts, heading, memory_colour, probes, titled
@@ -28,7 +28,7 @@ def live_page(screen: Screen, view: JobView, ranks: Ranks | None, now: float, tr
 
 def _run(screen: Screen, view: JobView, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
     """The active run and the ranks that reported."""
-    kind = "Attempt" if isinstance(run, AttemptStatus) else "Probe"
+    kind = "Probe" if run.is_probe else "Attempt"
     since = run_seconds(run, now)
     facts = [f"running for {span(since)}"] if since is not None else []
     lines = titled(screen, f"{kind} {run.number}", ", ".join([*facts, *(speed(ranks) if ranks else ())]))

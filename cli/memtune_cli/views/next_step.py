@@ -11,7 +11,7 @@ from memtune_cli.input.job_view import JobView
 
 
 def next_step(view: JobView) -> str:
-    """What the operator does next, or what it waits for."""
+    """The operator's next step, or the reason why it waits."""
     obstacle = view.obstacle
     if view.state and not view.is_over and (view.is_left or view.status.phase == "Suspended"):
         return f"nothing until `memtune run` is called again{f': {obstacle.message}' if obstacle else ''}"
@@ -57,7 +57,7 @@ def _running(view: JobView) -> str:
         why = "retry.maxOomRetries is spent" if not left else "there is no spec.checkpoint"
         return f"{goes_on}; an out-of-memory would end the job, since {why}"
     start = "the newest checkpoint" if job.spec.checkpoint else "step 0"
-    return f"{goes_on}; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
+    return f"{goes_on}; after an out-of-memory it would resume from {start} on a plan that fits ({left} left)"
 
 
 def _over(view: JobView) -> str:
@@ -75,7 +75,7 @@ _NEXT: dict[str, str | Callable[[JobView], str]] = {
     "Launching": "the train run starts on the chosen plan",
     "Running": _running,
     "Recovering": "the next attempt starts once the last one has given its GPUs back and its pause is over",
-    "Suspended": "nothing until spec.suspend is false again; what was learned is kept",
+    "Suspended": "nothing until spec.suspend is false again; measurements are kept",
     "Succeeded": _over,
     "Failed": _over,
 }

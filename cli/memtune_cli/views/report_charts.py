@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.api.status import AttemptStatus, RunStatus, to_seconds
+from memtune.api.status import RunStatus, to_seconds
 from memtune.controller.records import OUT_OF_MEMORY, ended_as
 from memtune.controller.verdict import Verdict
 from memtune.units import GIB, MIB, unit_of
@@ -107,7 +107,7 @@ def _run(view: JobView, run: RunStatus, frame: Frame, scale: svg.Scale, top: flo
 
 
 def _name(run: RunStatus) -> str:
-    return f"{'Attempt' if isinstance(run, AttemptStatus) else 'Probe'} {run.number}"
+    return f"{'Probe' if run.is_probe else 'Attempt'} {run.number}"
 
 
 def _tooltip(view: JobView, what: str, run: RunStatus) -> str:

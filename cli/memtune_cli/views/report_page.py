@@ -118,7 +118,7 @@ def _timeline_rows(view: JobView) -> str:
         if isinstance(run, AttemptStatus) and run.started_at:
             rows.append((run.started_at, 3, trains(run, view.shrink), "step"))
         if has_ended(run):
-            place = 3 if isinstance(run, AttemptStatus) else 1
+            place = 1 if run.is_probe else 3
             rows.append((run.ended_at or "", place, ended(run), charts.look(view, run)))
     # Sorting is stable, so entries of the same time and rank stay in the order of the attempts.
     rows.sort(key=lambda each: (to_seconds(each[0]) or 0.0, each[1]))

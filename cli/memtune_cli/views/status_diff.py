@@ -45,7 +45,7 @@ def saying(
     return [f"[{now.phase}] {rest}".rstrip()] if rest or is_new_phase else []
 
 
-def news(before: JobView | None, after: JobView) -> list[str]:
+def status_changes(before: JobView | None, after: JobView) -> list[str]:
     """The changes between two states: runs that ended, and the current activity."""
     known = {run.name for run in (before or after).runs if has_ended(run)}
     new = [run for run in after.runs if has_ended(run) and run.name not in known]

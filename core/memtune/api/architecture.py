@@ -82,7 +82,7 @@ class ArchitectureFacts(SpecBlock):
     pooler: Flag = Field(default=False, description="Whether a pooler follows the last layer.")
     head: Literal["language-model", "masked-language-model", "classifier", "none"] | None = Field(
         default=None,
-        description="What follows the last layer; language-model if left out, none for kinds encoder and vision.",
+        description="The head after the last layer; language-model if left out, none for kinds encoder and vision.",
     )
     head_bias: Flag = Field(default=False, description="Whether the output head has a bias.")
     label_count: SizeOrNone = Field(default=0, description="Classes of a classifier; 0 for every other head.")

@@ -81,9 +81,9 @@ def object_schema() -> Schema:
             "kind": {"type": "string", "description": f"Always {KIND}."},
             # The API server knows metadata, and refuses a schema for it.
             "metadata": {"type": "object"},
-            "spec": _structural_of(JobSpec, "What the user wants.", _SPEC_KEYS),
+            "spec": _structural_of(JobSpec, "The desired job.", _SPEC_KEYS),
             # No defaults in status: the operator must read back exactly what it wrote.
-            "status": _structural_of(Status, "What the operator knows and decided.", _SPEC_KEYS - {"default"}),
+            "status": _structural_of(Status, "The operator's observations and decisions.", _SPEC_KEYS - {"default"}),
         },
     }
     for rule in RULES:

@@ -107,7 +107,7 @@ def _meant(found: dict[str, Any], root: type[BaseModel]) -> str:
     """The expected type, for a value of another type."""
     kind, names = found["type"], [part for part in found["loc"] if isinstance(part, str)]
     if kind == "dict_type" and names[-1:] == ["hfConfig"]:
-        return "a block of fields: what the file config.json holds, pasted here"
+        return "a block of fields: the content of config.json, pasted here"
     block = _block_at(root, names[:-1]) if kind == "string_type" else None
     pattern = _pattern_in(_fields(block)[names[-1]]) if block else None
     return PATTERN_WORDS[pattern] if pattern else _TYPES.get(kind, found["msg"])

@@ -1,4 +1,4 @@
-"""How a job's model factory is traced: the tracer's arguments, and the key under which the trace is stored."""
+"""Tracing of a job's model factory: the tracer's arguments, and the key under which the trace is stored."""
 
 from __future__ import annotations
 

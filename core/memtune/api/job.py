@@ -87,9 +87,7 @@ class JobSpec(SpecBlock):
     """The spec of a job."""
 
     model: Model = Field(description="The model: exactly one of hfConfig, architecture and factory.")
-    training: Training = Field(
-        description="What one optimizer step is; no plan changes it but in what retry.consent allows."
-    )
+    training: Training = Field(description="One optimizer step. A plan changes it only as retry.consent allows.")
     resources: Resources = Field(default=left_out(Resources), description="The GPUs of the job.")
     template: Foreign | None = Field(
         default=None,
@@ -105,7 +103,7 @@ class JobSpec(SpecBlock):
     )
     runner: Runner = Field(default=left_out(Runner), description="How the runner gets into the user's image.")
     tuning: Tuning = Field(default=left_out(Tuning), description="How the plan is found, and what finding it may cost.")
-    retry: Retry = Field(default=left_out(Retry), description="What happens after a train run died.")
+    retry: Retry = Field(default=left_out(Retry), description="Recovery after a failed train run.")
     checkpoint: Checkpoint | None = Field(
         default=None, description="Where checkpoints are; a run that died cannot resume if left out."
     )

@@ -36,7 +36,7 @@ class Model(SpecBlock):
     )
     factory_arguments: Foreign | None = Field(
         default=None,
-        description="What factory is called with, by name, beside micro_batch and sequence_length, "
-        "which it is given where it takes them.",
+        description="Keyword arguments of factory, beside micro_batch and sequence_length, which are "
+        "passed if it takes them.",
     )
     peft: Peft | None = Field(default=None, description="The adapter to train; the whole model is trained if left out.")

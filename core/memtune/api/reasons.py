@@ -1,4 +1,4 @@
-"""Every reason of a condition, an event or a refusal, each one CamelCase word and defined once."""
+"""Every reason of a condition, an event or a blocker, each one CamelCase word and defined once."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _cost_has_products(spec: JobSpec) -> Problem | None:
     resources, is_described = spec.resources, spec.model.factory is None
     names_gpu = resources.gpu_product is not None or resources.gpu_memory is not None
     can_choose = resources.device == "cuda" and is_described and not names_gpu and spec.tuning.mode != "Fixed"
-    # With throughput beside it the objectives contradict each other, which is told first and alone.
+    # With throughput beside it the objectives contradict each other; that is reported first and alone.
     if not spec.tuning.chooses_product or "throughput" in spec.tuning.objectives or can_choose:
         return None
     advice = (

@@ -38,7 +38,7 @@ MAX_NATURAL = 2**53
 # Characters of the messages of a run, of a trace run, and of the job and its conditions.
 SENTENCE = 288
 EXPLANATION = 512
-STORY = 768
+JOB_MESSAGE = 768
 # The last second that RFC 3339 can express.
 _LATEST = 253_402_300_799
 
@@ -46,7 +46,7 @@ Phase = Literal[
     "Pending", "Predicting", "Probing", "Launching", "Running", "Recovering", "Suspended", "Succeeded", "Failed"
 ]
 ConditionType = Literal["Predicted", "Tuned", "Launched", "Complete", "Failed", "Suspended", "Queued", "Stalled"]
-Verdict = Literal[
+VerdictName = Literal[
     "succeeded",
     "device-oom",
     "host-oom",
@@ -66,7 +66,7 @@ RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
 Sentence = Annotated[str, Field(pattern=ASCII, max_length=SENTENCE)]
 Explanation = Annotated[str, Field(pattern=ASCII, max_length=EXPLANATION)]
-Story = Annotated[str, Field(pattern=ASCII, max_length=STORY)]
+JobMessage = Annotated[str, Field(pattern=ASCII, max_length=JOB_MESSAGE)]
 RunNumber = Annotated[Count, Field(le=MAX_NUMBER)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
@@ -84,14 +84,14 @@ class StatusBlock(SpecBlock):
 class Condition(StatusBlock):
     """One metav1.Condition."""
 
-    type: ConditionType = Field(description="What the condition is about.")
+    type: ConditionType = Field(description="The type of the condition.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     observed_generation: Natural = Field(default=0, description="Generation of the spec that it was seen on.")
     last_transition_time: Time = Field(description="When status last changed.")
     reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)] = Field(
         description="Why, in one CamelCase word."
     )
-    message: Story = Field(default="", description="Why, in words.")
+    message: JobMessage = Field(default="", description="Why, in words.")
 
 
 class IntervalBytes(StatusBlock):
@@ -164,8 +164,8 @@ class RecordStatus(StatusBlock):
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
     number: RunNumber = Field(description="Number of the run among those of its kind, from 1.")
     created: Flag = Field(default=False, description="Whether all its pods have been seen; one missing now is lost.")
-    verdict: Verdict | None = Field(
-        default=None, description="What became of the run; absent until it has ended, and if the operator stopped it."
+    verdict: VerdictName | None = Field(
+        default=None, description="The result of the run; absent until it has ended, and if the operator stopped it."
     )
     started_at: Time | None = Field(default=None, description="When the last of its wrapped containers started.")
     ended_at: Time | None = Field(default=None, description="When the run ended; absent while it goes on.")
@@ -174,11 +174,11 @@ class RecordStatus(StatusBlock):
 class TraceStatus(RecordStatus):
     """The run that traces model.factory on a CPU, recorded before its pod is created."""
 
-    message: Explanation = Field(default="", description="What was traced, or what stopped it, in one sentence.")
+    message: Explanation = Field(default="", description="The result of the trace, or why it failed, in one sentence.")
 
 
 class StepStatus(StatusBlock):
-    """What one step of a probe told."""
+    """The measurements of one step of a probe."""
 
     probe: RunNumber = Field(description="Number of the probe.")
     step: RunNumber = Field(description="Number of the step, from 1; the first one warms up, and is not here.")
@@ -197,12 +197,12 @@ class RunStatus(RecordStatus):
     predicted_bytes: Natural = Field(
         default=0, description="Device memory that was expected when the run was recorded."
     )
-    peak_bytes: PeakBytes | None = Field(default=None, description="What the run measured.")
+    peak_bytes: PeakBytes | None = Field(default=None, description="Peaks that the run measured.")
     allocator_retries: Natural = Field(
         default=0, description="Times the allocator had to free its cache and try again."
     )
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
-    step_seconds: Amount = Field(default=0.0, description="Median seconds of one step; 0 if no clock told any.")
+    step_seconds: Amount = Field(default=0.0, description="Median seconds of one step; 0 if not measured.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
     length_covered: Flag | None = Field(
         default=None,
@@ -230,7 +230,12 @@ class RunStatus(RecordStatus):
         default="",
         description="Name of the earlier job that ran the probe; empty if this job did.",
     )
-    message: Sentence = Field(default="", description="What happened, in one sentence.")
+    message: Sentence = Field(default="", description="The course of the run, in one sentence.")
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it only measures its plan, on GPUs or emulated, and trains nothing."""
+        return True
 
 
 class EmulationStatus(RunStatus):
@@ -276,24 +281,29 @@ class AttemptStatus(RunStatus):
     )
     trained: Flag = Field(default=False, description="Whether it took optimizer steps, or may have taken some.")
     checkpoint: Literal["none", "unknown", "saved"] = Field(
-        default="none", description="Whether there is a complete checkpoint of it; unknown if no report told."
+        default="none", description="Whether there is a complete checkpoint of it; unknown without a report."
     )
     lost_node: NodeName = Field(default="", description="Node that took the run down with it.")
     evaluation_batch: Natural = Field(
         default=0,
-        description="Evaluation batch: what an evaluation that ran out of memory took, or what it was lowered to after "
-        "one; 0 leaves the script's own.",
+        description="Evaluation batch of an evaluation that ran out of memory, or the lowered one after it; "
+        "0 leaves the script's own.",
     )
     sharded_save: Flag = Field(default=False, description="Whether saves gather nothing, after one ran out of memory.")
     host_request_bytes: Natural = Field(
         default=0,
-        description="Host memory that each pod asks for at least: what its plan is predicted to take if it offloads, "
-        "or more after it ran out; 0 leaves the template's.",
+        description="Least host memory that each pod requests: the prediction for a plan that offloads, or more "
+        "after it ran out; 0 leaves the template's.",
     )
+
+    @property
+    def is_probe(self) -> bool:
+        """False: it trains."""
+        return False
 
 
 class Status(StatusBlock):
-    """What the operator knows and decided."""
+    """The operator's knowledge and decisions."""
 
     phase: Phase = Field(default="Pending", description="Where the job is on its way.")
     observed_generation: Natural = Field(default=0, description="Generation of the spec that this status is about.")
@@ -304,7 +314,7 @@ class Status(StatusBlock):
     )
     trace: TraceStatus | None = Field(default=None, description="The run that traced model.factory, if one had to.")
     prediction: PredictionStatus | None = Field(
-        default=None, description="What the plan in force was predicted to need; before any is, the best one."
+        default=None, description="The prediction for the plan in force; before there is one, for the best plan."
     )
     plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
     front: Annotated[tuple[RunNumber, ...], Field(max_length=MAX_FRONT)] = Field(
@@ -314,7 +324,7 @@ class Status(StatusBlock):
     )
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
         default="",
-        description="GPU product that every run is kept to; empty if no node tells its own, or the job names one.",
+        description="GPU product of every run; empty if no node has a product label, or the job names one.",
     )
     gpu_hour_price: Price | None = Field(
         default=None,
@@ -337,7 +347,7 @@ class Status(StatusBlock):
         description="Every probe run, in the order in which they were recorded; those of earlier jobs come first.",
     )
     measured_steps: Annotated[tuple[StepStatus, ...], Field(max_length=MAX_STEPS)] = Field(
-        default=(), description="What steps of the probes told, of each probe some."
+        default=(), description="Measurements of some steps of each probe."
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
         default=(), description="The newest train runs, in the order in which they were recorded."
@@ -352,8 +362,8 @@ class Status(StatusBlock):
     disruptions: Natural = Field(default=0, description="Relaunches after preemption, eviction or loss of a node.")
     trained_samples: Natural = Field(
         default=0,
-        description="Samples trained when the newest train run that has ended did, with those it resumed from; 0 if "
-        "nobody could count them.",
+        description="Samples trained at the end of the newest ended train run, with those it resumed from; "
+        "0 if they could not be counted.",
     )
     total_samples: Natural = Field(
         default=0,
@@ -364,7 +374,7 @@ class Status(StatusBlock):
         description="Samples of an optimizer step by the script's own numbers, if they are not "
         "training.globalBatchSize and the integration replaced them; else 0.",
     )
-    message: Story = Field(default="", description="What the job is doing now, in one sentence.")
+    message: JobMessage = Field(default="", description="Current activity of the job, in one sentence.")
 
     @property
     def own_probes(self) -> tuple[RunStatus, ...]:
@@ -413,9 +423,9 @@ def explanation(text: str) -> str:
     return line(text, EXPLANATION)
 
 
-def story(text: str) -> str:
+def job_message(text: str) -> str:
     """Cut to the length of a job's or condition's message."""
-    return line(text, STORY)
+    return line(text, JOB_MESSAGE)
 
 
 @lru_cache(1024)

@@ -24,7 +24,7 @@ from memtune.plans.knobs import Attention, GradientDtype, Optimizer
 
 
 class GenerationBlock(SpecBlock):
-    """What one GPU generates at once, and how its KV cache is paged."""
+    """The sequences that one GPU generates at once, and the paging of its KV cache."""
 
     concurrent_sequences: Annotated[Count, Field(le=100_000)] | None = Field(
         default=None, description="Sequences in the KV cache of one GPU at the same time; batchSize if left out."
@@ -48,7 +48,7 @@ class EvaluationBlock(SpecBlock):
     generates: Flag = Field(default=False, description="Whether evaluation generates text, and so needs a KV cache.")
     generation: GenerationBlock = Field(
         default=left_out(GenerationBlock),
-        description="What is generated at once; it counts only where generates is true.",
+        description="Sequences that are generated at once; only used if generates is true.",
     )
 
 

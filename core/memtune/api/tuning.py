@@ -53,7 +53,7 @@ class SpaceSpec(SpecBlock):
     )
     offload: Annotated[tuple[Offload, ...], Field(min_length=1, max_length=5), Distinct] = Field(
         default=(Offload.NONE,),
-        description="What may live in host memory instead of HBM; nvme puts optimizer states and parameters on disk.",
+        description="Tensors that may live in host memory; nvme puts optimizer states and parameters on disk.",
     )
     backends: Annotated[tuple[Backend, ...], Field(min_length=1, max_length=3), Distinct] = Field(
         default=("deepspeed", "fsdp"), description="Libraries that may carry a plan out."
@@ -100,7 +100,7 @@ class SpaceSpec(SpecBlock):
 
 
 class Tuning(SpecBlock):
-    """How the plan is found, and what that may cost."""
+    """How the plan is found, and the budget for that."""
 
     mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
         default="Probe",
@@ -140,7 +140,7 @@ class Tuning(SpecBlock):
     )
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=2), Distinct] = Field(
         default=("throughput",),
-        description="What the best plan has most of: tokens per second, or free memory. With both, status.front has "
+        description="The quantity to maximize: tokens per second, or free memory. With both, status.front has "
         "the measured plans that no other one beats in both, and the fastest is launched, or the one that slack picks. "
         "With cost in place of throughput the job first takes the GPU product of its nodes with the cheapest predicted "
         "tokens, where the fastest plan is the cheapest.",
@@ -152,10 +152,10 @@ class Tuning(SpecBlock):
     )
     sampler: Sampler = Field(
         default="MemTune",
-        description="What chooses the next probe: MemTune, by expected improvement under the prediction, or a sampler "
-        "of Optuna's after three probes that MemTune chooses. GP needs torch and scipy beside the operator, which its "
-        "image has if it is built with GP=true: else the job is Stalled/SamplerMissing. Under memtune run your "
-        "environment has to have both.",
+        description="The sampler that chooses the next probe: MemTune, by expected improvement under the prediction, "
+        "or one of Optuna's after three probes that MemTune chooses. GP needs torch and scipy beside the operator: its "
+        "image has them if it is built with GP=true, else the job is Stalled/SamplerMissing. Under memtune run, your "
+        "environment needs both.",
     )
 
     @property

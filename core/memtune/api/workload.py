@@ -110,7 +110,7 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         _check_target(described, spec.training.target_length)
         adapter = _adapter(peft, described) if peft else None
     return Workload(
-        architecture=model,
+        model=model,
         gpu=gpu,
         global_batch=spec.training.global_batch_size,
         sequence_length=spec.training.sequence_length,
@@ -135,6 +135,8 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         # accelerate's no_sync, which the Trainer enters, too (accelerator.py, set_requires_gradient_sync); the engine
         # and Lightning reduce with each micro-batch.
         defers_reduction=spec.integration in ("hf-trainer", "accelerate"),
+        # transformers trainer_optimizer.py, _get_sgd; the engine's has momentum, and so do most scripts'.
+        plain_sgd=spec.integration == "hf-trainer",
         # runner/memtune_runner/engine/precision.py, cast_weights
         casts_frozen=spec.integration == "sdk",
         # Any other script, and the built-in trainer, may have code of its own.

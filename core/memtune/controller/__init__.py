@@ -7,17 +7,17 @@ and `Decision` document both sides of this contract.
 """
 
 from memtune.controller.context import Decision, Deletion, JobEvent
-from memtune.controller.observation import Node, Observed, Owned, Refusal, only_product
+from memtune.controller.observation import Blocker, Node, Observed, Owned, only_product
 from memtune.controller.state_machine import decide, refuse
 
 __all__ = [
+    "Blocker",
     "Decision",
     "Deletion",
     "JobEvent",
     "Node",
     "Observed",
     "Owned",
-    "Refusal",
     "decide",
     "only_product",
     "refuse",

@@ -10,9 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from memtune.api.job import Job
-from memtune.api.status import Condition, ConditionType, RecordStatus, RunStatus, Status, story, to_seconds, to_text
-from memtune.controller.observation import Observed, PodObservation, Refusal, RunObservation
-from memtune.memory.measured_overhead import JobOutside
+from memtune.api.status import (
+    Condition,
+    ConditionType,
+    RecordStatus,
+    RunStatus,
+    Status,
+    job_message,
+    to_seconds,
+    to_text,
+)
+from memtune.controller.observation import Blocker, Observed, PodObservation, RunObservation
+from memtune.memory.measured_overhead import JobOverhead
 from memtune.planning.next_probe import Search
 from memtune.wire.run import Run, TraceRun
 
@@ -29,7 +38,7 @@ class Deletion:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One event on the job, emitted only when something changed. ``run`` is the run whose end it tells, if any."""
+    """One event on the job, emitted only when something changed. ``run`` is the run whose end it reports, if any."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -39,15 +48,15 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows from one snapshot.
+    """The decision that follows from one snapshot.
 
     The backend writes ``status`` if it differs from the one read, with the resourceVersion as precondition. Only when
     that succeeds does it do the rest; on a conflict it observes again. ``create`` holds the runs that the status *as
     read* had recorded and not ended: each of their missing pods and objects is created. A run that this decision
     records is in ``create`` of the next one, which the backend requests at once when the status changed. ``trace`` is
-    the trace of the job's factory, ``measured`` the bytes that its runs had outside the allocator, and ``probes`` the
-    measurements of its probes; each only if the namespace does not store it yet. ``wake_after_seconds`` is when to
-    decide again even if nothing happens; None if only a change can matter.
+    the trace of the job's factory, ``measured_overhead`` the bytes that its runs had outside the allocator, and
+    ``probes`` the measurements of its probes; each only if the namespace does not store it yet. ``wake_after_seconds``
+    is when to decide again even if nothing happens; None if only a change can matter.
     """
 
     status: Status
@@ -57,7 +66,7 @@ class Decision:
     wake_after_seconds: float | None = None
     delete_job: bool = False
     trace: str = ""
-    measured: JobOutside | None = None
+    measured_overhead: JobOverhead | None = None
     probes: tuple[RunStatus, ...] = ()
 
 
@@ -81,8 +90,8 @@ class Context:
     runs: Mapping[str, RunObservation]
     events: tuple[JobEvent, ...] = ()
     wakes: tuple[float, ...] = ()
-    stalled: Refusal | None = None
-    queued: Refusal | None = None
+    stalled: Blocker | None = None
+    queued: Blocker | None = None
     is_due: bool = False
     trace: str = ""
 
@@ -102,11 +111,11 @@ class Context:
 
     def saying(self, text: str) -> Context:
         """Replace the sentence that says what the job is doing."""
-        return self.having(message=story(text))
+        return self.having(message=job_message(text))
 
     def telling(self, kind: Literal["Normal", "Warning"], reason: str, text: str, run: str = "") -> Context:
         """Add an event."""
-        return replace(self, events=(*self.events, JobEvent(kind, reason, story(text), run)))
+        return replace(self, events=(*self.events, JobEvent(kind, reason, job_message(text), run)))
 
     def waking(self, seconds: float) -> Context:
         """Decide again after this many seconds at the latest."""
@@ -146,7 +155,7 @@ class Context:
             observed_generation=self.status.observed_generation,
             last_transition_time=changed_at,
             reason=reason,
-            message=story(text),
+            message=job_message(text),
         )
         others = [each for each in self.status.conditions if each.type != kind]
         return self.having(conditions=tuple(sorted((*others, new), key=lambda each: _ORDER.index(each.type))))

@@ -14,8 +14,16 @@ from memtune.api.status import RunStatus, sentence
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.plan_choice import ranked, winner
-from memtune.controller.records import TRIED, ended_as, has_ended, has_measured, is_plan_of
-from memtune.controller.stale_probes import current, software, stale
+from memtune.controller.records import (
+    TRIED,
+    ended_as,
+    has_earlier_probes,
+    has_ended,
+    has_measured,
+    is_plan_of,
+    software,
+    stale_probes,
+)
 from memtune.controller.verdict import Verdict
 from memtune.memory.calibration import STALE_ERROR
 from memtune.planning.knowledge import PlanKnowledge
@@ -53,7 +61,7 @@ def without_outdated(context: Context) -> Context:
     outdated: dict[int, str] = {}
     for own in context.status.own_probes:
         if has_measured(own):
-            outdated |= _outdated_by(own, earlier, stale(context.status.probes))
+            outdated |= _outdated_by(own, earlier, stale_probes(context.status.probes))
     if not outdated:
         return context
     left = tuple(probe for probe in context.status.probes if probe.number not in outdated)
@@ -65,9 +73,9 @@ def without_outdated(context: Context) -> Context:
 
 def with_stale_marked(context: Context) -> Context:
     """Say in their records which probes of earlier jobs are stale, and once in an event."""
-    gone = stale(context.status.probes)
-    if not any(probe.measured_by for probe in context.status.probes):
+    if not has_earlier_probes(context.status):
         return context
+    gone = stale_probes(context.status.probes)
     messages = {probe.number: _origin(probe, probe in gone) for probe in context.status.probes if probe.measured_by}
     new = [probe for probe in gone if probe.message != messages[probe.number]]
     probes = (
@@ -97,11 +105,6 @@ def unconfirmed(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus])
     found = ranked(job, knowledge, probes)
     best = winner(job, knowledge, found) if found else None
     return best if best and best.measured_by and not _is_probed(best.plan, probes) else None
-
-
-def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
-    """Whether a probe of this plan repeats what an earlier job did, and is not stale."""
-    return any(probe.measured_by and probe.plan == plan for probe in current(probes))
 
 
 def _taken_over(job: Job, number: int, probe: RunStatus) -> RunStatus:

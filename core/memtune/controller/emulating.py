@@ -7,7 +7,6 @@ without emulation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from memtune.api import reasons
 from memtune.api.status import (
@@ -27,24 +26,22 @@ from memtune.controller.messages import ended, measured, predicted_memory, run_w
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
 from memtune.controller.pods import EMULATION_SECONDS
-from memtune.controller.records import ended_as, has_ended, new_name, plan_of, replaced, without_emulations
+from memtune.controller.records import ended_as, new_name, plan_of, replaced, without_emulations
 from memtune.controller.trials import may_be_launched, score, search_state
 from memtune.controller.verdict import Conclusion, Verdict, conclude, waits
-from memtune.gpus.driver_overhead import outside_sizes
-from memtune.memory.host_memory import predicted_host
+from memtune.gpus.driver_overhead import expected_overhead
+from memtune.memory.host_memory import emulated_host_bytes
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import probability_of_fitting
 from memtune.planning.space import MEMORY, Candidate
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
-from memtune.units import GIB, counted, gib, over
+from memtune.units import counted, gib, over
 from memtune.wire.run import RunKind
 
 # How long its pod may wait for a node, and then for a large image.
 _PLACE_SECONDS = 120.0
 _START_SECONDS = 900.0
-# A Python with torch, its libraries and the values that are tracked.
-_LEAST_HOST_BYTES = 4 * GIB
 # In mode Only, a plan with a smaller chance to fit is not emulated.
 _UNLIKELY = 0.05
 _TOLD = (Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
@@ -101,11 +98,6 @@ def without_unwanted(context: Context) -> Context:
     return context.becoming(without_emulations(context.status, "tuning.emulation is Never now", context.now))
 
 
-def is_under_way(context: Context) -> bool:
-    """Whether an emulated probe is running."""
-    return any(not has_ended(record) for record in context.status.emulations)
-
-
 def is_wanted(context: Context, knowledge: PlanKnowledge, plan: Plan) -> bool:
     """Whether to emulate a plan before anything else is done with it."""
     records = context.status.emulations
@@ -129,7 +121,7 @@ def recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context:
     """Record the emulated probe of a plan. Its pod is created once the record is written."""
     number, name = new_name(context.job, RunKind.EMULATE, context.status.emulations)
     gpu, prediction = knowledge.workload.gpu, knowledge.predict(plan)
-    outside_bytes = sum(outside_sizes(knowledge.workload.world).values())
+    expected_overhead_bytes = sum(expected_overhead(knowledge.workload.world).values())
     record = EmulationStatus(
         name=name,
         number=number,
@@ -139,8 +131,8 @@ def recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context:
         recorded_at=to_text(context.now),
         gpu=gpu.name,
         # A virtual GPU has nothing outside its allocator, and an emulated one keeps that part free.
-        gpu_bytes=natural(gpu.usable_bytes + (outside_bytes if knowledge.workload.virtual else 0)),
-        host_request_bytes=natural(_host_bytes(knowledge, plan)),
+        gpu_bytes=natural(gpu.usable_bytes + (expected_overhead_bytes if knowledge.workload.virtual else 0)),
+        host_request_bytes=natural(emulated_host_bytes(knowledge.workload, knowledge.predictor, plan)),
     )
     context = context.having(emulations=(*context.status.emulations, record))
     text = (
@@ -148,12 +140,6 @@ def recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context:
         f"emulated {gpu.name}, with {gib(record.host_request_bytes)} of host memory and no GPU"
     )
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
-
-
-def _host_bytes(knowledge: PlanKnowledge, plan: Plan) -> int:
-    """The memory request of a pod whose one process stands for all ranks."""
-    alone = replace(knowledge.workload, nodes=knowledge.workload.world, gpus_per_node=1)
-    return max(predicted_host(alone, knowledge.predictor, plan).required_bytes, _LEAST_HOST_BYTES)
 
 
 def instead_of_probes(context: Context, knowledge: PlanKnowledge) -> Context | None:

@@ -15,7 +15,7 @@ from memtune.controller import budget, reported_numbers
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.controller.pods import has_foreign_report
+from memtune.controller.plan_check import has_foreign_report
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
 from memtune.controller.verdict import (
     ECHO_SECONDS,
@@ -70,7 +70,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
         context = context.having(first_running_at=to_text(min(starts)))
     if starts and not context.status.gpu_product and keeps_first_product(context.job):
         context = context.having(gpu_product=_product(context, run))
-    if not isinstance(record, AttemptStatus) and _waited_too_long(run):
+    if record.is_probe and _waited_too_long(run):
         # Retried without limit it would never end, so it counts as a disruption.
         waited = Conclusion(Verdict.DISRUPTED, None, "its pods waited until their deadline, and never started")
         return _ended(context, seen, run, waited)
@@ -121,7 +121,7 @@ def _product(context: Context, run: RunObservation) -> str:
 
 
 def _is_broken(context: Context, run: RunObservation) -> bool:
-    """Whether some pods wait in vain for others that run or have ended: the run must start anew."""
+    """Whether some pods cannot meet the others because these run or have ended: the run must start again."""
     starts = _starts(run)
     is_late = bool(starts) and context.now - min(starts) > GANG_PATIENCE_SECONDS
     return is_late or any(pod_is_over(pod) for pod in run.pods)
@@ -194,15 +194,15 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         if is_new:
             text = f"{run_words(new)}: {replaced_batch(context.status, context.job)}"
             context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
-    # The success of a train run is the job's, which tells it.
+    # The job reports the success of a train run as its own.
     is_told = isinstance(new, AttemptStatus) and ended_as(new, Verdict.SUCCEEDED)
     return context if is_told else context.telling(*ended_event(new))
 
 
 def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:
-    per_pod, is_probe = context.job.spec.resources.gpus_per_pod, not isinstance(record, AttemptStatus)
-    longest = budget.most_seconds(context.job) if is_probe else inf
-    seen = reported_numbers.gpu_seconds(run, per_pod, context.now, longest)
+    per_pod, is_probe = context.job.spec.resources.gpus_per_pod, record.is_probe
+    longest = budget.unwatched_probe_seconds(context.job) if is_probe else inf
+    seen = budget.gpu_seconds(run, per_pod, context.now, longest)
     lost = per_pod * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
     found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), MAX_NATURAL)}
     if not is_probe:
@@ -211,7 +211,7 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
 
 
 def _lost_seconds(context: Context, record: RunStatus, pod: PodObservation, longest: float) -> float:
-    """How long a vanished pod held its GPUs; the maximum if nobody watched it."""
+    """The time for which a vanished pod held its GPUs; the maximum if it was not watched."""
     if pod.held_seconds is not None:
         return min(pod.held_seconds, longest)
     started = to_seconds(record.started_at)
@@ -236,7 +236,7 @@ def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus
     if conclusion.verdict is Verdict.HOST_OOM:
         return {}
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
-    # A rank that was only told to stop did not run out of memory.
+    # A rank that was only asked to stop did not run out of memory.
     reports = [report for report in reported_numbers.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
     kind = reported_numbers.kind_of_oom(reports[0] if reports else None)
     phase = reports[0].phase if reports else None

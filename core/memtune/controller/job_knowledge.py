@@ -11,12 +11,11 @@ from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunSta
 from memtune.api.workload import gpu_of, own_part, to_space, to_workload
 from memtune.controller.context import Context
 from memtune.controller.observation import Node
-from memtune.controller.records import ended_as, plan_of
-from memtune.controller.stale_probes import stale
-from memtune.controller.stored_measurements import of_earlier_jobs
+from memtune.controller.records import ended_as, plan_of, stale_probes
+from memtune.controller.stored_measurements import overhead_of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
-from memtune.gpus.driver_overhead import outside_sizes
+from memtune.gpus.driver_overhead import expected_overhead
 from memtune.gpus.gpu import GPUS, Gpu, nearest, of_product
 from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
@@ -35,7 +34,7 @@ _ROUNDING_BYTES = 64 * MIB
 def current_knowledge(context: Context) -> PlanKnowledge:
     """The knowledge about the job under decision."""
     observed = context.observed
-    return knowledge_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
+    return knowledge_of(context.job, context.status, observed.nodes, context.trace, overhead_of_earlier_jobs(context))
 
 
 def knowledge_of(
@@ -43,13 +42,13 @@ def knowledge_of(
     status: Status,
     nodes: Sequence[Node] | None,
     trace: str = "",
-    outside_bytes: tuple[int, ...] = (),
+    overhead_bytes: tuple[int, ...] = (),
     *,
     is_traced_elsewhere: bool = False,
 ) -> PlanKnowledge:
     """The current knowledge; raises ValueError (or its subclass SpecError) if the job describes no workload.
 
-    ``trace`` is the trace of the job's factory, if any; ``outside_bytes`` what earlier jobs had outside the allocator.
+    ``trace`` is the trace of the job's factory, if any; ``overhead_bytes`` what earlier jobs had outside the allocator.
     If a trace exists but is not at hand, the plans are known and their memory is assumed.
     """
     gpu, known = _gpu(job, status, nodes)
@@ -58,24 +57,24 @@ def knowledge_of(
     is_untraced = is_given_up(job, status) or (is_traced_elsewhere and job.spec.model.factory is not None)
     if is_assumed := model is None and is_untraced:
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
-    workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
+    workload = replace(to_workload(job, gpu, model), assumed=is_assumed, overhead_bytes=overhead_bytes)
     lessons = (*_of_probes(status.probes), *_lessons(status.attempts))
     emulations = _of_emulations(status.emulations, job.spec.resources.world)
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
 
 
 def _of_probes(probes: Sequence[RunStatus]) -> tuple[Lesson, ...]:
-    gone = stale(probes)
+    gone = stale_probes(probes)
     return tuple(replace(lesson, stale=probe in gone) for probe in probes if (lesson := lesson_of(probe)))
 
 
 def _of_emulations(records: Sequence[RunStatus], world: int) -> tuple[Lesson, ...]:
-    """What emulated probes taught.
+    """The lessons of emulated probes.
 
     Memory outside the allocator of an emulated GPU is an estimate and teaches nothing, unless there is more: other
     processes of the script took it.
     """
-    most = sum(outside_sizes(world).values()) + _ROUNDING_BYTES
+    most = sum(expected_overhead(world).values()) + _ROUNDING_BYTES
     return tuple(
         lesson if lesson.device_bytes > lesson.reserved_bytes + most else replace(lesson, device_bytes=0)
         for lesson in _lessons(records)
@@ -101,8 +100,8 @@ def _cached(
 
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
-    """The GPU: what a run measured, else the object, else the labels of its nodes; and whether any of them told."""
-    # A job is kept to the product that it has chosen or met, whatever else its nodes have.
+    """The GPU, by a run's report, else the object, else the labels of its nodes; and whether any of these names it."""
+    # A job stays on the product that it has chosen or met, though its nodes have others.
     met = status.gpu_product
     labelled = _labelled([node for node in nodes or () if not met or node.gpu_product in ("", met)])
     named = gpu_of(job) or (labelled and own_part(job, labelled))
@@ -136,7 +135,7 @@ def _has_lesson(record: RunStatus) -> bool:
 
 
 def lesson_of(record: RunStatus) -> Lesson | None:
-    """What a run taught about the memory of its plan; None if nothing."""
+    """The lesson of a run about the memory of its plan; None if it has none."""
     if not _has_lesson(record):
         return None
     plan = plan_of(record)

@@ -88,7 +88,7 @@ def record_attempt(
     if shown is None or shown.name != str(plan):
         context = context.having(plan=_shown(plan, expected_bytes, prediction))
     lost = (
-        ", since no checkpoint was saved that it could go on from"
+        ", since no checkpoint was saved that it could resume from"
         if record.resume == "no" and _saved_nothing(context)
         else ""
     )

@@ -35,12 +35,12 @@ def run_words(record: RunStatus) -> str:
     """The name of a run in words."""
     emulated = "emulated " if record.emulated else ""
     of_job = f" of job {record.measured_by}" if record.measured_by else ""
-    kind = "attempt" if isinstance(record, AttemptStatus) else "probe"
+    kind = "probe" if record.is_probe else "attempt"
     return f"{emulated}{kind} {record.number}{of_job} ({record.plan})"
 
 
 def trains(record: AttemptStatus, shrink: Shrink | None = None, lost: str = "") -> str:
-    """What a train run does, and why it was started; ``lost`` is why it cannot go on from a checkpoint, if it could."""
+    """Describes a train run and why it was started; ``lost`` is why it cannot resume from an existing checkpoint."""
     rung = f", by {record.rung}" if record.rung else ""
     loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
     does = "runs emulated" if record.emulated else "trains"
@@ -82,7 +82,7 @@ def trained(status: Status) -> str:
 
 
 def samples(status: Status) -> str:
-    """Trained samples of the newest ended train run, and the total; empty if nobody could count them."""
+    """Trained samples of the newest ended train run, and the total; empty if they could not be counted."""
     done, total = status.trained_samples, status.total_samples
     # A script may train on a sample several times in one pass, or again after it was resumed.
     of = f" of {total:,}" if done <= total else ""
@@ -136,21 +136,21 @@ def ended(record: RunStatus) -> str:
 
 
 def warning(record: RunStatus) -> str:
-    """What the script of a successful run should change; empty if nothing is known."""
+    """Advice for the script of a successful run; empty if there is none."""
     return "" if record.message in (None, ENDED_WELL) else record.message
 
 
 def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str, str]:
-    """The event of a run's end; what the script of a successful run should change has an event of its own."""
+    """The event of a run's end; advice for the script of a successful run has its own event."""
     is_good = record.verdict is None or ended_as(record, Verdict.SUCCEEDED)
-    reason = reasons.RUN_ENDED if isinstance(record, AttemptStatus) else reasons.PROBE_ENDED
+    reason = reasons.PROBE_ENDED if record.is_probe else reasons.RUN_ENDED
     is_warned = ended_as(record, Verdict.SUCCEEDED) and warning(record)
     apart = record.model_copy(update={"message": None}) if is_warned else record
     return "Normal" if is_good else "Warning", reason, ended(apart), record.name
 
 
 def measured(record: RunStatus) -> str:
-    """What a run measured, next to the prediction."""
+    """A run's measurement beside the prediction."""
     peaks = record.peak_bytes
     if peaks is None:
         return "it reported no memory"
@@ -177,7 +177,9 @@ def ended_early(record: RunStatus) -> str:
 
 
 def predicted_memory(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
-    """What a run is predicted to take; where that may be too much, also what it needs, on which it depends."""
+    """The predicted peak of a run; where that may be too much, also the needed memory, which decides whether the run
+    fits.
+    """
     unit, needed = unit_of(usable_bytes), prediction.needed
     takes = f"predicted to take {unit.number(prediction.device.expected)} of {amount(usable_bytes, usable_bytes)}"
     if prediction.fits(usable_bytes, headroom):
@@ -203,7 +205,7 @@ def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind
 
 
 def script_remedies(integration: str, kind: OutOfMemoryKind, is_small: bool = False) -> list[str]:
-    """What the script itself can do about an evaluation or a save that ran out of memory.
+    """Advice for a script whose evaluation or save ran out of memory.
 
     ``is_small`` says that the batches of the evaluation cannot be smaller.
     """

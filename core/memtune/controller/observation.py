@@ -1,4 +1,4 @@
-"""What the backend observed of one job at one moment, as plain values: pods, nodes and refusals."""
+"""The backend's observation of one job at one moment, as plain values: pods, nodes and blockers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from memtune.api.status import RunStatus
-from memtune.memory.measured_overhead import Remembered
+from memtune.memory.measured_overhead import MeasuredOverhead
 
 
 class ReportedEnding(Protocol):
@@ -35,15 +35,14 @@ class PodCondition(NamedTuple):
 class PodObservation:
     """One pod of a run. ``exit_*``, ``finished_at_seconds`` and ``report`` are of the wrapped container.
 
-    ``waiting_*`` is what any container of the pod waits for, ``init_exit_code`` that of a failed init container.
+    ``waiting_*`` is the waiting reason of any container of the pod, ``init_exit_code`` that of a failed init container.
     ``failure_order`` is the place of its failure in the order of the rendezvous store, None if it has none.
-    ``mismatch`` names the difference between the plan that its report saw applied and the plan requested.
-    ``present`` is False for a pod that was created and no longer exists; a pod not created yet is present.
-    ``held_seconds`` is how long a vanished pod had its GPUs; None if nobody watched it.
-    ``node_doubted`` says that its node will soon count as ``node_lost``, unless it answers.
-    ``plan`` is the short form in the pod's annotation of the plan it was made for; empty means the run's.
-    ``last_words`` is its termination message if that is not a report.
-    ``started_at_seconds`` is when the wrapped container started, None if it has not.
+    ``mismatch`` names the difference between the plan that its report saw applied and the plan requested. ``present``
+    is False for a pod that was created and no longer exists; a pod not created yet is present. ``held_seconds`` is how
+    long a vanished pod had its GPUs; None if nobody watched it. ``node_doubted`` says that its node will soon count as
+    ``node_lost``, unless it answers. ``plan`` is the short form in the pod's annotation of the plan it was made for;
+    empty means the run's. ``last_words`` is its termination message if that is not a report. ``started_at_seconds`` is
+    when the wrapped container started, None if it has not.
     """
 
     index: int
@@ -75,14 +74,14 @@ class PodObservation:
 
 @dataclass(frozen=True)
 class RunObservation:
-    """All pods that a run has or should have. ``refusal`` is the API server's, if it rejected one of them.
+    """All pods that a run has or should have. ``rejection`` is the API server's sentence, if it rejected one of them.
 
     ``overdue`` says that the run exceeded its time; the caller has the clock. A run with ``is_probe`` measures, on all
     of its pods.
     """
 
     pods: tuple[PodObservation, ...]
-    refusal: str = ""
+    rejection: str = ""
     overdue: bool = False
     is_probe: bool = False
 
@@ -121,8 +120,8 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why no pod of the job may be created: one CamelCase word of `reasons`, and the refuser's own sentence."""
+class Blocker:
+    """Why no pod of the job may be created: one CamelCase word of `reasons`, and a sentence of whoever forbids it."""
 
     reason: str
     message: str
@@ -136,15 +135,15 @@ class Observed:
     ``runs`` has the existing pods by the run that their label names, and only those whose controller ownerReference has
     the job's uid; a run without pods may be left out. The backend fills in what it sees of each pod: ``present`` stays
     True and ``overdue`` False, since which pods are expected and how long a run may take is decided here.
-    ``RunObservation.refusal`` is the API server's last refusal to create a pod or another object of that run (quota,
+    ``RunObservation.rejection`` is the API server's last refusal to create a pod or another object of that run (quota,
     admission), empty once it was accepted.
-    ``refusals`` forbid every pod (policy, template, a name that is taken).
+    ``blockers`` forbid every pod (policy, template, a name that is taken).
     ``nodes`` is None if the operator may not read nodes.
     ``seen_going`` has the pods, by run and index, that were watched until they were gone, with the seconds for which
     their wrapped containers ran.
     ``trace`` is the stored message of the job's factory, empty if the namespace has none.
-    ``remembered`` is what jobs of the same image, GPU and world measured outside the allocator, None if the GPU is
-    unknown or nothing is stored.
+    ``measured_overhead`` is what jobs of the same image, GPU and world measured outside the allocator, None if the GPU
+    is unknown or nothing is stored.
     ``earlier`` are the probes of the newest job with the same question, each with the job that ran it; None for the
     same reasons.
     ``gpu_hour_prices`` are dollars by GPU product.
@@ -154,9 +153,9 @@ class Observed:
     runs: Mapping[str, RunObservation] = field(default_factory=dict)
     owned: tuple[Owned, ...] = ()
     nodes: tuple[Node, ...] | None = None
-    refusals: tuple[Refusal, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     seen_going: Mapping[tuple[str, int], float] = field(default_factory=dict)
     trace: str = ""
-    remembered: Remembered | None = None
+    measured_overhead: MeasuredOverhead | None = None
     earlier: tuple[RunStatus, ...] | None = None
     gpu_hour_prices: Mapping[str, float] = field(default_factory=dict)

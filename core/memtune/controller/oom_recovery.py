@@ -31,7 +31,7 @@ _MOST_HOST = 4.0
 
 @dataclass(frozen=True)
 class Next:
-    """What to relaunch with after an out-of-memory."""
+    """The plan and settings of the relaunch after an out-of-memory."""
 
     plan: Plan
     rung: str
@@ -77,9 +77,9 @@ def _saves_shards_anyway(integration: str, plan: Plan) -> bool:
 
 
 def _outputs_on_host(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
-    """Of an evaluation in batches of one, the Trainer can still move what it collects to the host.
+    """The Trainer can move the outputs that an evaluation collects to the host.
 
-    It does so together with each smaller batch, so there is nothing left to move after any of these.
+    It does so with each smaller batch already, so this helps only where the first evaluation ran in batches of one.
     """
     earlier = (each for each in context.status.attempts if each.number < last.number)
     if (
@@ -109,7 +109,7 @@ def _smaller(
     plan = plan_of(last)
     expected, phase = knowledge.expected_bytes(plan), PHASE_OF.get(kind)
     in_micro_batches = kind is OutOfMemoryKind.EVALUATION and last.evaluation_batch == plan.micro_batch
-    # Smaller training activations make no room for a save, nor for an evaluation in batches of its own.
+    # Smaller training activations make no room for a save, nor for an evaluation with its own batch size.
     general = OutOfMemoryKind.ACTIVATION if in_micro_batches else OutOfMemoryKind.STATE if phase else kind
 
     def allowed(option: Plan) -> bool:

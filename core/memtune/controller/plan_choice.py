@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from memtune.api.fields import to_ratio
 from memtune.api.job import Job
 from memtune.api.status import MAX_FRONT, RunStatus
-from memtune.controller.records import TRIED, ended_as
-from memtune.controller.stale_probes import current
+from memtune.controller.records import TRIED, current_probes, ended_as
 from memtune.controller.trials import may_be_launched, score, trial_of
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
@@ -23,7 +22,7 @@ def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> l
     For a plan that an earlier job also probed, this job's probe decides whether it may be launched; its rank comes from
     the earlier job's measurements, so that noise alone does not change the best plan.
     """
-    probes = current(probes)
+    probes = current_probes(probes)
     good = [probe for probe in probes if may_be_launched(job, knowledge, probe)]
     own = {probe.plan for probe in good if not probe.measured_by}
     tried = {probe.plan for probe in probes if not probe.measured_by and ended_as(probe, *TRIED)}
@@ -33,9 +32,9 @@ def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> l
 
 
 def next_target(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
-    """What the next probe has to beat: the best that this job measured itself, and its headroom before that.
+    """The target of the next probe: the best plan that this job has measured itself; before that, only the headroom.
 
-    What headroom allows is not known of a GPU that nothing names and no run has told of.
+    Without a known GPU, the headroom is unknown.
     """
     good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, knowledge, probe)]
     if not good:

@@ -1,7 +1,4 @@
-"""The pods that recorded runs should have, which of them to create, and which pods to delete.
-
-Reports of other runs are ignored.
-"""
+"""The pods that recorded runs should have, which of them to create, and which pods to delete."""
 
 from __future__ import annotations
 
@@ -15,15 +12,14 @@ from memtune.controller.context import Context, Deletion
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.observation import Observed, PodObservation, RunObservation
+from memtune.controller.plan_check import checked
 from memtune.controller.plan_choice import next_target
-from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, plan_of, to_run
+from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, to_run
 from memtune.controller.verdict import Verdict
 from memtune.wire.probe_pruning import NOTHING, Target
-from memtune.wire.report import Report
 from memtune.wire.run import Run, TraceRun
-from memtune.wire.script_batch import difference
 
-# How many failed runs keep their terminated pods for their logs.
+# The number of failed runs whose terminated pods are kept for their logs.
 _KEPT_FAILURES = 2
 # A probe has nothing to save.
 _PROBE_GRACE_SECONDS = 1
@@ -49,7 +45,7 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
                 context.status,
                 record,
                 asked_bytes(context, record),
-                budget.own_seconds(context),
+                budget.new_probe_seconds(context),
                 _target(context, record),
             ),
             avoided_nodes=avoided_nodes(context, record),
@@ -60,7 +56,7 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
 
 
 def _target(context: Context, record: RunStatus) -> Target:
-    """What a probe has to beat; nothing for an emulated GPU, which costs nothing.
+    """The target of a probe; none for an emulated GPU, which costs nothing.
 
     Pods of one run that are created at different times may get different targets: only the first rank's counts, and it
     ends no probe that includes a rank without a target.
@@ -76,7 +72,7 @@ def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
     lost, nodes = lost_twice(context.status), context.observed.nodes
     others = {node.name for node in nodes or ()} - set(lost)
     has_others = nodes is None or len(others) >= context.job.spec.resources.pods
-    return lost if has_others and isinstance(record, AttemptStatus) else ()
+    return () if record.is_probe or not has_others else lost
 
 
 def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:
@@ -186,23 +182,27 @@ def _with_pods(job: Job, record: RecordStatus, observed: Observed, now: float) -
         return _of_trace(record, seen)
     found = own_pods(job, record, seen)
     pods = tuple(
-        _checked(job, record, found[index])
+        _as_reported(job, record, found[index])
         if index in found and (found[index].uid or not record.created)
         else _missing(record, index, observed)
         for index in range(_pods_of(job, record))
     )
-    is_probe = not isinstance(record, AttemptStatus)
-    run = RunObservation(pods, refusal=seen.refusal if not record.created else "", is_probe=is_probe)
+    is_probe = record.is_probe
+    run = RunObservation(pods, rejection=seen.rejection if not record.created else "", is_probe=is_probe)
     if has_ended(record) or not is_probe:
         return run
     return replace(run, overdue=_is_overdue(job, record, run, now))
+
+
+def _as_reported(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
+    return checked(job, record, pod) if pod.report is not None else pod
 
 
 def _of_trace(record: RecordStatus, seen: RunObservation) -> RunObservation:
     """The trace run with its one pod."""
     pods = [pod for pod in seen.pods if pod.index == 0 and (pod.uid or not record.created)]
     pod = pods[-1] if pods else PodObservation(0, present=not record.created)
-    return RunObservation((pod,), refusal=seen.refusal if not record.created else "")
+    return RunObservation((pod,), rejection=seen.rejection if not record.created else "")
 
 
 def _pods_of(job: Job, record: RunStatus) -> int:
@@ -221,32 +221,3 @@ def _missing(record: RunStatus, index: int, observed: Observed) -> PodObservatio
     """A pod that does not exist: not yet, or no longer."""
     held = observed.seen_going.get((record.name, index))
     return PodObservation(index, present=not record.created, held_seconds=held)
-
-
-def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
-    """The pod, with a mismatch if its report shows another plan applied than requested."""
-    pod = _own_report(record, pod)
-    if not isinstance(pod.report, Report):
-        return pod
-    is_probe = not isinstance(record, AttemptStatus)
-    # Without a template the built-in trainer runs, which uses the runner's engine.
-    integration = job.spec.integration if job.spec.template is not None else "sdk"
-    world = job.spec.resources.world
-    # A probe that differs in these has measured another plan; a training that does is not ended for it.
-    opened = job.spec.tuning.space.opened if is_probe else ()
-    found = difference(plan_of(record), pod.report.applied, world, is_probe, integration, opened)
-    return replace(pod, present=True, mismatch=found)
-
-
-def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
-    """Drop the pod's report if it is of another run, or of another plan than recorded."""
-    report = pod.report
-    if isinstance(report, Report) and (report.run, report.plan) == (record.name, record.plan):
-        return pod
-    return replace(pod, report=None, failure_order=None, mismatch="")
-
-
-def has_foreign_report(observed: Observed, record: RunStatus) -> bool:
-    """Whether a pod of the run brought a report of another run."""
-    pods = observed.runs.get(record.name, _NONE).pods
-    return any(pod.report is not None and _own_report(record, pod).report is None for pod in pods)

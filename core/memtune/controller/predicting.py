@@ -100,7 +100,7 @@ def _without_trace(context: Context) -> Context:
 
 
 def _without_gpu(context: Context) -> Context:
-    text = "nothing tells the GPU's memory before a run does: set resources.gpuMemory"
+    text = "the GPU's memory is unknown until a run reports it: set resources.gpuMemory"
     context = context.with_condition("Predicted", False, reasons.GPU_UNKNOWN, text)
     if context.job.spec.tuning.mode == "Probe":
         return with_budget(context, None).saying("the first probe will tell how much memory the GPUs have")
@@ -115,7 +115,7 @@ def best_candidate(knowledge: PlanKnowledge) -> Candidate | None:
 
 def with_prediction(context: Context, knowledge: PlanKnowledge, best: Candidate) -> Context:
     """Write the best plan's prediction into the status, and into one line for people."""
-    jobs = len(knowledge.workload.outside_bytes)
+    jobs = len(knowledge.workload.overhead_bytes)
     text = predicted(best.plan, best.prediction, knowledge.usable_bytes, context.job.spec.resources.device, jobs)
     context = context.having(prediction=prediction_status(knowledge, best))
     context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
@@ -195,11 +195,11 @@ def _nothing_fits(context: Context, knowledge: PlanKnowledge) -> Context:
 def with_budget(context: Context, best: Candidate | None) -> Context:
     """Say how many probes the budget pays for: before the first one if predictable, else after it."""
     allowed, seconds = context.job.spec.tuning.max_probes, context.job.max_gpu_seconds
-    words, pays = f"the first tells how many {seconds:,} GPU-seconds pay for", 1
+    words, pays = f"the first one shows how many {seconds:,} GPU-seconds pay for", 1
     if best:
         pays = budget.pays_for(context, best.plan, best.prediction)
-        cost = budget.estimate(context, best.plan, best.prediction)
-        words = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
+        each = budget.expected_gpu_seconds(context, best.plan, best.prediction)
+        words = f"{seconds:,} GPU-seconds pay for about {pays}, at about {each:,.0f} each"
     text = f"up to {counted(allowed, 'probe')} may be made; {words}{_emulating(context)}"
     context = context.having(plan=None, front=(), probing_ended="")
     context = context.with_condition("Tuned", False, reasons.PROBING, text)

@@ -10,10 +10,10 @@ from memtune.api.status import PlanStatus, ProbingEnd, RunStatus, natural
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating
 from memtune.controller.context import Context, holds_gpus
-from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_marked, without_outdated
+from memtune.controller.earlier_jobs import unconfirmed, with_earlier, with_stale_marked, without_outdated
 from memtune.controller.fold_observations import stopped
 from memtune.controller.host_requests import host_request
-from memtune.controller.job_end import are_hopeless, failed, last_lines
+from memtune.controller.job_end import failed
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.messages import (
     ended,
@@ -23,21 +23,25 @@ from memtune.controller.messages import (
     script_remedies,
     warning,
 )
+from memtune.controller.mistakes import are_hopeless, last_lines
 from memtune.controller.plan_choice import front_of, ranked, winner
 from memtune.controller.predicting import best_candidate, nothing_fits, with_budget, with_prediction
 from memtune.controller.records import (
     OUT_OF_MEMORY,
     TRIED,
+    confirms,
     counted,
+    current_probes,
     ended_as,
+    has_earlier_probes,
     has_ended,
+    is_emulating,
     mistakes,
     new_name,
     plan_of,
     with_probe,
 )
 from memtune.controller.retry_delay import backoff_of
-from memtune.controller.stale_probes import current
 from memtune.controller.trials import is_of_script, may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
@@ -50,7 +54,7 @@ from memtune.wire.run import RunKind
 
 
 class _EndOfProbing(NamedTuple):
-    """Why no further probe is started: as the status tells it, and in words."""
+    """Why no further probe is started: the reason in the status, and a message."""
 
     end: ProbingEnd
     words: str
@@ -58,17 +62,19 @@ class _EndOfProbing(NamedTuple):
 
 def probing(context: Context) -> Context:
     """End what costs too much, start what is worth it, and choose when nothing more is."""
-    context = with_stale_marked(without_outdated(with_earlier(context)))
+    context = _with_earlier_jobs(context)
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
-    if are_hopeless(context, probes):
+    if (wrong := mistakes(probes)) and are_hopeless(context, wrong):
         return failed(context, *last_lines(context, probes))
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
-    context = emulating.without_unwanted(_without_hopeless(context))
-    if emulating.is_under_way(context):
+    context = _without_hopeless(context)
+    if is_emulating(context.status):
+        context = emulating.without_unwanted(context)
+    if is_emulating(context.status):
         return _watched(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
@@ -85,6 +91,14 @@ def probing(context: Context) -> Context:
             return _watched(more)
         # Nothing runs, nothing was recorded, and nothing is waited for.
     return _watched(context) if running else _choose(context.having(probing_ended=why.end), knowledge, why.words)
+
+
+def _with_earlier_jobs(context: Context) -> Context:
+    """Begin with the probes of earlier jobs, and keep those that still hold."""
+    begins = context.observed.earlier and not context.status.probes
+    if not begins and not has_earlier_probes(context.status):
+        return context
+    return with_stale_marked(without_outdated(with_earlier(context)))
 
 
 def _out_of_budget(context: Context) -> Context:
@@ -118,7 +132,7 @@ def _first_prediction(context: Context, knowledge: PlanKnowledge) -> Context:
 
 def _end_of_probing(context: Context, knowledge: PlanKnowledge) -> _EndOfProbing | None:
     """Why no further probe is started; None while one may be."""
-    allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
+    allowed, probes = context.job.spec.tuning.max_probes, current_probes(context.status.probes)
     again = unconfirmed(context.job, knowledge, probes)
     # Probes of earlier jobs count as done, but this job probes the plan that it launches.
     if counted(context.status.own_probes if again else probes, knowledge.space) >= allowed:
@@ -139,7 +153,7 @@ def _beyond_budget(context: Context, plan: Plan, prediction: Prediction) -> _End
     """Why the budget pays for no probe of a plan, once what runs has ended; None if it does, or may."""
     if budget.allows(context, plan, prediction) or budget.running_seconds(context):
         return None
-    return _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, prediction))
+    return _EndOfProbing("max-gpu-seconds", budget.shortfall(context, plan, prediction))
 
 
 def _more(context: Context, knowledge: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _EndOfProbing | None]:
@@ -158,13 +172,13 @@ def _more(context: Context, knowledge: PlanKnowledge, running: list[RunStatus]) 
         if emulating.is_wanted(context, knowledge, plan):
             return emulating.recorded(context, knowledge, plan), None
         if not budget.allows(context, plan, knowledge.predict(plan)):
-            return context, _EndOfProbing("max-gpu-seconds", budget.refusal(context, plan, knowledge.predict(plan)))
+            return context, _EndOfProbing("max-gpu-seconds", budget.shortfall(context, plan, knowledge.predict(plan)))
         context = _recorded(context, knowledge, plan)
     return context, None
 
 
 def _counted(context: Context, knowledge: PlanKnowledge) -> int:
-    return counted(current(context.status.probes), knowledge.space)
+    return counted(current_probes(context.status.probes), knowledge.space)
 
 
 def _busy(context: Context) -> int:
@@ -209,7 +223,7 @@ def _recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context
 
 def _watched(context: Context) -> Context:
     """Wake when the budget is spent, or when a probe reaches its time limit."""
-    return context.waking(budget.seconds_left(context)) if budget.running(context) else context
+    return context.waking(budget.running_probes_seconds_left(context)) if budget.running(context) else context
 
 
 def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
@@ -243,7 +257,7 @@ def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, knowledge.usable_bytes), tokens_per_second=speed)
     speed_words = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    probes = [probe for probe in current(context.status.probes) if knowledge.space.allows(plan_of(probe))]
+    probes = [probe for probe in current_probes(context.status.probes) if knowledge.space.allows(plan_of(probe))]
     tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, knowledge, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""
@@ -259,7 +273,7 @@ def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
 def _tried(context: Context, knowledge: PlanKnowledge, probe: RunStatus) -> str:
     """How a probe ended, and why its plan cannot be launched if that is not obvious.
 
-    A long error or warning would leave no room for what would help.
+    A long error or warning would leave no room for the remedy.
     """
     is_long = ended_as(probe, *OUT_OF_MEMORY, Verdict.SUCCEEDED)
     brief = probe.model_copy(update={"message": None}) if is_long else probe
@@ -267,7 +281,7 @@ def _tried(context: Context, knowledge: PlanKnowledge, probe: RunStatus) -> str:
 
 
 def _untried(context: Context, knowledge: PlanKnowledge) -> list[str]:
-    """What to add to a job that may try no more plans although one that may fit is left."""
+    """Advice for a job that may try no more plans although one that may fit is left."""
     left, tuning = search_state(context.job, context.status, knowledge).choice.candidates, context.job.spec.tuning
     if not left:
         return []

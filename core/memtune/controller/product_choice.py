@@ -13,7 +13,7 @@ from memtune.api.workload import gpu_of
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import Node
-from memtune.controller.stored_measurements import of_earlier_jobs
+from memtune.controller.stored_measurements import overhead_of_earlier_jobs
 from memtune.planning import cost
 from memtune.units import counted
 
@@ -22,7 +22,7 @@ _MOST = 4
 
 
 class Offer(NamedTuple):
-    """What a product is predicted to bring: by the best plan that is sure to fit, else by the smallest that may.
+    """Predicted speed and cost on a GPU product, by the best plan that is sure to fit, else by the smallest that may.
 
     The speed is 0 where no plan fits.
     """
@@ -48,11 +48,11 @@ class Offer(NamedTuple):
 def compared(context: Context) -> str:
     """The predicted result of the best plan on each product, the cheapest first; empty if unknown."""
     if gpu_of(context.job):
-        return ""  # the job says what it has, whatever the nodes are
+        return ""  # the job declares its memory, so the nodes do not matter
     try:
         found = offers(context)
     except (ValueError, ArithmeticError):
-        return ""  # the job describes no workload, and something else tells why
+        return ""  # the job describes no workload; another message says why
     others = len(found) - _MOST
     return "; ".join([*(offer.words for offer in found[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
 
@@ -75,12 +75,12 @@ def unknown_cost(context: Context) -> str:
         return f"tuning.objectives has cost, and no product has {_asked(context)}: there are {products}"
     if all(context.gpu_hour_price(offer.product) is None for offer in found):
         advice = "set the operator's gpuHourPrices or resources.gpuHourPrice"
-        return f"tuning.objectives has cost, and nothing tells the price of {products}: {advice}"
+        return f"tuning.objectives has cost, and there is no price of {products}: {advice}"
     return f"tuning.objectives has cost, and no plan fits where the price is known: {compared(context)}"
 
 
 def offers(context: Context) -> list[Offer]:
-    """What is predicted on each product, the cheapest first; raises ValueError where no workload is described."""
+    """The predictions for each product, the cheapest first; raises ValueError where no workload is described."""
     nodes = _products(context)
     found = [offer for product in sorted(nodes) if (offer := _offer(context, product, nodes[product]))]
     return sorted(found, key=lambda offer: offer.place)
@@ -106,8 +106,8 @@ def _asked(context: Context) -> str:
 
 
 def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
-    """What a product is predicted to bring; None where nothing is known of its GPU, or of the model."""
-    knowledge = knowledge_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
+    """The prediction for a product; None where its GPU or the model is unknown."""
+    knowledge = knowledge_of(context.job, context.status, nodes, context.trace, overhead_of_earlier_jobs(context))
     if not knowledge.is_known or not knowledge.is_gpu_named:
         return None
     ranking, price, speed = knowledge.ranking, context.gpu_hour_price(product), 0.0

@@ -10,10 +10,11 @@ from memtune.api.container import trainer_memory
 from memtune.api.status import AttemptStatus
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.host_requests import host_need, host_request
-from memtune.controller.job_end import are_hopeless, failed, last_lines
+from memtune.controller.job_end import failed
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.launching import others_hold_gpus, record_attempt
 from memtune.controller.messages import ended, script_remedies
+from memtune.controller.mistakes import are_hopeless, last_lines
 from memtune.controller.oom_recovery import Next, after_device_oom, after_host_oom
 from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
@@ -63,7 +64,7 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
     most = context.job.spec.retry.max_disruptions
     if context.status.disruptions >= most:
         text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
-        # What failed before may be why it hangs.
+        # The earlier failure may be why it hangs.
         before = mistakes(context.status.attempts)
         if before and ended_as(last, Verdict.HUNG):
             text = f"{text}. Before, {ended(before[-1])}"
@@ -73,7 +74,7 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
 
 def _after_mistake(context: Context, last: AttemptStatus) -> Context:
     """Retry the same plan once, unless it would fail as well: a second mistake ends the job."""
-    if are_hopeless(context, context.status.attempts):
+    if are_hopeless(context, mistakes(context.status.attempts)):
         return failed(context, *last_lines(context, context.status.attempts))
     return _again(context, last)
 

@@ -11,8 +11,6 @@ from memtune.controller.observation import PodObservation, RunObservation
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Device, Memory, Phase, Report
 
-# In seconds: a clock that is further off is wrong.
-_LONGEST = float(2**32)
 # The share of reserved memory above active; GMLake (2401.08156) saw up to a third in production.
 _FRAGMENTED = 0.2
 # Memory outside the allocator is 1 to 2 GB of an 80 GB device; a fifth of it is unusual.
@@ -174,7 +172,7 @@ def own_batch(pods: Iterable[PodObservation]) -> int | None:
 
 
 def warnings(pods: Iterable[PodObservation]) -> str:
-    """What the script should change, from the first pod that says something."""
+    """Advice for the script, from the first pod that has any."""
     return next((report.warnings for report in reports_of(pods) if report.warnings), "")
 
 
@@ -183,18 +181,6 @@ def started_at(run: RunObservation) -> str | None:
     starts = [pod.started_at_seconds for pod in run.pods]
     known = [start for start in starts if start is not None]
     return to_text(max(known)) if known and len(known) == len(starts) else None
-
-
-def gpu_seconds(run: RunObservation, gpus_per_pod: int, now: float, longest: float = _LONGEST) -> int:
-    """GPU-seconds of a run until now: from each container's start to its end, or ``longest`` if unknown."""
-    return round(sum(_seconds(pod, now, longest) for pod in run.pods) * gpus_per_pod)
-
-
-def _seconds(pod: PodObservation, now: float, longest: float) -> float:
-    if pod.started_at_seconds is None:
-        return 0.0
-    end = min(now, pod.started_at_seconds + longest) if pod.finished_at_seconds is None else pod.finished_at_seconds
-    return min(max(end - pod.started_at_seconds, 0.0), _LONGEST)
 
 
 def _count(value: int | None) -> int:

@@ -33,17 +33,18 @@ def start_under(job: Job, status: Status, plan: Plan) -> Start:
     if found.way is Way.IMPOSSIBLE:
         return Start(None, reason=found.reason)
     # A later attempt that could not report its checkpoint may have left a newer one.
-    samples = 0 if any(record.number > source.number for record in _untold(status)) else source.checkpoint_samples
+    is_older = any(record.number > source.number for record in _with_unknown_checkpoint(status))
+    samples = 0 if is_older else source.checkpoint_samples
     return Start("convert" if found.way is Way.CONVERT else "direct", samples)
 
 
 def _source(status: Status) -> AttemptStatus | None:
     """The run with the newest checkpoint, as far as known."""
-    untold = _untold(status)
-    return newest_saved(status) or (untold[-1] if untold else None)
+    unknown = _with_unknown_checkpoint(status)
+    return newest_saved(status) or (unknown[-1] if unknown else None)
 
 
-def _untold(status: Status) -> list[AttemptStatus]:
+def _with_unknown_checkpoint(status: Status) -> list[AttemptStatus]:
     return [record for record in of_training(status) if record.checkpoint == "unknown"]
 
 

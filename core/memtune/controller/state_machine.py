@@ -8,15 +8,15 @@ from typing import TypeVar
 
 from memtune.api import reasons
 from memtune.api.job import Job
-from memtune.api.status import Condition, Phase, PlanStatus, PredictionStatus, Status, story, to_text
+from memtune.api.status import Condition, Phase, PlanStatus, PredictionStatus, Status, job_message, to_text
 from memtune.controller import emulating
 from memtune.controller.blocking import forbidden, with_blocks, with_conditions
 from memtune.controller.context import Context, Decision, JobEvent
 from memtune.controller.fold_observations import settle
-from memtune.controller.job_end import failed, finished, past_deadline, resumed, running, suspended
+from memtune.controller.job_end import failed, finished, past_deadline
 from memtune.controller.launching import launching
 from memtune.controller.messages import ended
-from memtune.controller.observation import Observed, Refusal
+from memtune.controller.observation import Blocker, Observed
 from memtune.controller.pods import ExpectedRuns, creations, deletions
 from memtune.controller.predicting import pending, predicting
 from memtune.controller.probing import probing
@@ -31,7 +31,9 @@ from memtune.controller.records import (
     spec_changed,
 )
 from memtune.controller.recovering import recovering
-from memtune.controller.stored_measurements import to_keep, to_remember
+from memtune.controller.running import running
+from memtune.controller.stored_measurements import overhead_to_store, probes_to_store
+from memtune.controller.suspension import resumed, suspended
 from memtune.controller.tracing import needs_trace, tracing, with_trace
 from memtune.controller.verdict import Verdict
 from memtune.planning import cost
@@ -51,7 +53,7 @@ _PHASES: dict[Phase, Callable[[Context], Context]] = {
 _PREDICTED = ("Predicting", "Probing", "Recovering")
 # Year 5138: a later clock is wrong, and the calendar ends soon after.
 _LATEST = 1e11
-# What the model raises for a job with no workload, or an absurd one.
+# The errors that the model raises for a job with no workload, or an absurd one.
 _NO_MODEL = (ValueError, ArithmeticError)
 
 
@@ -77,15 +79,15 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
         context = finished(context)
     decision = _decision(context, before)
     # Measurements from before an edit must not be stored as those of the edited job.
-    return replace(decision, measured=None, probes=()) if changed else decision
+    return replace(decision, measured_overhead=None, probes=()) if changed else decision
 
 
-def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
+def refuse(observed: Observed, generation: int, problem: Blocker, now: float) -> Decision:
     """For a job that is invalid or may not be managed: say so, start nothing, leave running pods alone."""
     status = read_status(observed.status)
     if is_over(status):
         return Decision(status)
-    reason, text = problem.reason, story(problem.message)
+    reason, text = problem.reason, job_message(problem.message)
     old = next((each for each in status.conditions if each.type == "Stalled"), None)
     is_new = old is None or (old.status, old.reason, old.message) != ("True", reason, text)
     changed_at = old.last_transition_time if old and old.status == "True" else to_text(now)
@@ -119,7 +121,7 @@ def _illegible(job: Job, status: Status) -> list[str]:
 
 
 def _without_plans(context: Context, changed: list[str]) -> Context:
-    """What works without the plans of an edited job's runs: whether the job ended or has to."""
+    """The checks that need no plans of an edited job's runs: whether the job has ended or must end."""
     if "resources" not in changed:  # otherwise the number of pods of a run is unknown
         context = settle(context)
     last = last_attempt(context.status)
@@ -130,7 +132,10 @@ def _without_plans(context: Context, changed: list[str]) -> Context:
 
 def _halted(context: Context) -> Context:
     """Suspend, or fail past the deadline."""
-    return suspended(context) if context.job.spec.suspend else past_deadline(context)
+    spec = context.job.spec
+    if spec.suspend:
+        return suspended(context)
+    return context if spec.active_deadline_seconds is None else past_deadline(context)
 
 
 def _is_halted(context: Context) -> bool:
@@ -139,13 +144,15 @@ def _is_halted(context: Context) -> bool:
 
 def _refused(context: Context, changed: list[str]) -> Decision:
     """Keep running until the fields are put back or the deadline comes."""
-    refusal = Refusal(reasons.SPEC_CHANGED, spec_changed(changed))
-    decision = refuse(context.observed, context.job.metadata.generation, refusal, context.now)
+    blocker = Blocker(reasons.SPEC_CHANGED, spec_changed(changed))
+    decision = refuse(context.observed, context.job.metadata.generation, blocker, context.now)
     return replace(decision, wake_after_seconds=min(context.wakes, default=None))
 
 
 def _advanced(context: Context) -> Context:
-    context = _halted(context if context.job.spec.suspend else resumed(context))
+    if context.holds("Suspended") and not context.job.spec.suspend:
+        context = resumed(context)
+    context = _halted(context)
     if _is_halted(context):
         return context
     context = _walked(with_blocks(context))
@@ -157,7 +164,7 @@ def _walked(context: Context) -> Context:
     for _ in range(len(_PHASES)):
         phase = _place(context)
         context = context.having(phase=phase)
-        if _predicts(context, phase) and needs_trace(context):
+        if context.job.spec.model.factory and _predicts(context, phase) and needs_trace(context):
             return tracing(context)
         try:
             context = _PHASES[phase](context)
@@ -180,7 +187,7 @@ def _without_model(context: Context, why: str) -> Context:
         if not context.status.probes:
             # The job has not started after all: its spec may still be corrected.
             context = context.having(phase="Pending", fixed=())
-        return replace(context, stalled=context.stalled or Refusal(reasons.MODEL_UNKNOWN, story(why)))
+        return replace(context, stalled=context.stalled or Blocker(reasons.MODEL_UNKNOWN, job_message(why)))
     last = context.status.attempts[-1]
     text = f"{ended(last)}, and no smaller plan can be predicted: {why}"
     return failed(context, reasons.MODEL_UNKNOWN, text, last.name)
@@ -255,6 +262,6 @@ def _decision(context: Context, read: Status) -> Decision:
         delete_job=context.is_due,
         trace=context.trace if context.trace != context.observed.trace else "",
         # An ended job stores nothing more, so that deleted entries stay deleted.
-        measured=None if is_over(read) else to_remember(context),
-        probes=() if is_over(read) else to_keep(context),
+        measured_overhead=None if is_over(read) else overhead_to_store(context),
+        probes=() if is_over(read) else probes_to_store(context),
     )

@@ -10,27 +10,26 @@ from memtune.api.status import RunStatus, to_seconds
 from memtune.controller.context import Context
 from memtune.controller.records import ended_as, has_measured
 from memtune.controller.verdict import Verdict
-from memtune.gpus.driver_overhead import is_credible
-from memtune.memory.measured_overhead import JobOutside
+from memtune.memory.measured_overhead import JobOverhead, is_credible
 from memtune.wire.names import short_hash
 
 _NAME_CHARACTERS = 12
 
 
-def of_earlier_jobs(context: Context) -> tuple[int, ...]:
-    """What other jobs measured outside the allocator, if plausible; a GPU that is not real has none."""
-    found = context.observed.remembered
+def overhead_of_earlier_jobs(context: Context) -> tuple[int, ...]:
+    """Other jobs' measurements outside the allocator, if plausible; none for a GPU that is not real."""
+    found = context.observed.measured_overhead
     if found is None or context.job.spec.resources.device != "cuda":
         return ()
     return tuple(size for size in found.of_others(_name(context.job)) if is_credible(size, context.world))
 
 
-def to_remember(context: Context) -> JobOutside | None:
+def overhead_to_store(context: Context) -> JobOverhead | None:
     """The job's own measurement, if a run made it after the stored one and a store exists.
 
     The maximum over the runs: kernels are loaded on demand and stay.
     """
-    known, status, name = context.observed.remembered, context.status, _name(context.job)
+    known, status, name = context.observed.measured_overhead, context.status, _name(context.job)
     if known is None or context.job.spec.resources.device != "cuda":
         return None  # memory outside an emulated GPU's allocator is the estimate that predictions use
     stored_at = max((each.at for each in known.jobs if each.job == name), default=-1)
@@ -44,7 +43,7 @@ def to_remember(context: Context) -> JobOutside | None:
     credible = [(at, size) for at, size in found if is_credible(size, context.world)]
     if not credible:
         return None
-    own = JobOutside(max(at for at, _ in credible), name, max(size for _, size in credible))
+    own = JobOverhead(max(at for at, _ in credible), name, max(size for _, size in credible))
     return own if known.having(own) != known else None
 
 
@@ -54,13 +53,14 @@ def _name(job: Job) -> str:
 
 MOST_EARLIER = 16
 
-# What is of the run in its own job, and says nothing to another one.
+# Facts about the run within its own job, meaningless to another one.
 _OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "message"}
 
 
-def to_keep(context: Context) -> tuple[RunStatus, ...]:
-    """What later jobs may begin with, if the newest of it is this job's own and not kept yet: the last probe of each
-    plan, with the job that ran it."""
+def probes_to_store(context: Context) -> tuple[RunStatus, ...]:
+    """The probes that later jobs may begin with: the last one of each plan, with the job that ran it. Only if the
+    newest is this job's own and not stored yet.
+    """
     known, own = context.observed.earlier, [probe for probe in context.status.own_probes if has_measured(probe)]
     if known is None or not own or _newest(known) >= _newest(own):
         return ()

@@ -107,10 +107,8 @@ def is_unknown(context: Context) -> bool:
 
 
 def needs_trace(context: Context) -> bool:
-    """Whether prediction needs a trace first."""
-    if context.job.spec.model.factory is None or is_given_up(context.job, context.status):
-        return False
-    return traced_model(context.trace) is None
+    """Whether the prediction of what a factory builds needs a trace first."""
+    return not is_given_up(context.job, context.status) and traced_model(context.trace) is None
 
 
 def tracing(context: Context) -> Context:

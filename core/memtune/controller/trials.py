@@ -8,8 +8,7 @@ from dataclasses import replace
 from memtune.api.job import Job
 from memtune.api.status import EmulationStatus, RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
-from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
-from memtune.controller.stale_probes import stale
+from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of, stale_probes
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import ADMISSION
 from memtune.planning.knowledge import PlanKnowledge
@@ -21,7 +20,7 @@ from memtune.plans.plan import Plan
 
 def search_state(job: Job, status: Status, knowledge: PlanKnowledge) -> SearchState:
     """How far the search for a job's plan is."""
-    steps, gone = status.measured_steps, stale(status.probes)
+    steps, gone = status.measured_steps, stale_probes(status.probes)
     trials = tuple(
         replace(_as_stale(trial_of(job, knowledge, probe), probe in gone), steps=_scores(job, knowledge, probe, steps))
         for probe in status.probes
@@ -117,7 +116,7 @@ def score(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> float:
 
 
 def free_bytes(knowledge: PlanKnowledge, probe: RunStatus) -> float:
-    """What a measured plan left free."""
+    """The memory that a measured plan left free."""
     return float(max(knowledge.usable_bytes - (probe.peak_bytes.device if probe.peak_bytes else 0), 0))
 
 

@@ -57,8 +57,8 @@ class _Row(NamedTuple):
 
 def conclude(run: RunObservation) -> Conclusion | None:
     """The verdict on a run; None while it runs, or has not started and nothing says why."""
-    if run.refusal:
-        return Conclusion(Verdict.UNSCHEDULABLE, None, run.refusal)
+    if run.rejection:
+        return Conclusion(Verdict.UNSCHEDULABLE, None, run.rejection)
     failure, waiting = _first_failure(run.pods), _first_waiting(run.pods)
     if failure and not (waiting and failure.verdict in (Verdict.USER_ERROR, Verdict.HUNG)):
         return _unless_not_applied(_unless_hung(failure, run), run.pods)
@@ -274,7 +274,7 @@ _ENDED = (
     _Row(Verdict.DEVICE_OOM, _exited(EXIT_CODES[Ending.DEVICE_OOM], because="out of GPU memory")),
     _Row(Verdict.HOST_OOM, _exited(EXIT_CODES[Ending.HOST_OOM], because="out of host memory")),
     _Row(Verdict.HOST_OOM, _oom_killed),
-    # Its ranks are told to stop as in any disruption, and report that.
+    # Its ranks get SIGTERM as in any disruption, and report that.
     _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.DISRUPTED, _reported(Ending.TERMINATED)),
     _Row(Verdict.DISRUPTED, _pod_disrupted),
@@ -291,7 +291,7 @@ _ENDED = (
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),
     # The kernel's out-of-memory killer acted without a full cgroup: the node's memory was full.
-    _Row(Verdict.HOST_OOM, _exited(137, 247, because="killed, and nobody asked for it: the host ran out of memory")),
+    _Row(Verdict.HOST_OOM, _exited(137, 247, because="killed without a request: the host ran out of memory")),
     _Row(Verdict.DISRUPTED, _exited(143, because="terminated from outside")),
     _Row(Verdict.USER_ERROR, _failed_by_itself),
     _Row(Verdict.DISRUPTED, _never_ran),

@@ -1,4 +1,4 @@
-"""The table of GPUs: usable memory, arithmetic rates, links and chips; and the product names that nodes advertise.
+"""The table of GPUs: usable memory, rates, links and chips; and the product names of nodes.
 
 Peaks are dense (no sparsity). A row names the source of its rates; "unchecked" ones were not compared with a
 publication. Rates only order plans before anything ran: the first measured step corrects them all. Usable bytes are
@@ -45,12 +45,13 @@ class Gpu:
         return replace(self, usable_bytes=usable_bytes)
 
 
-# What a GPU reaches of its bf16 peak. Matrix products: stas00/ml-engineering@744d01e compute/accelerator/README.md,
-# "Maximum Achievable Matmul FLOPS". Attention: FlashAttention-2 on an A100, 50% to 73% (2307.08691, abstract), and 35%
-# on an H100 (2407.08608, abstract). All Hopper GPUs have an H100's; those without a measurement have what lies between.
+# The share of its bf16 peak that a GPU reaches. Matrix products: stas00/ml-engineering@744d01e
+# compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS". Attention: FlashAttention-2 on an A100, 50% to 73%
+# (2307.08691, abstract), and 35% on an H100 (2407.08608, abstract). All Hopper GPUs have an H100's; those without a
+# measurement have a value in between.
 _AMPERE = {"matmul": 0.869, "attention": 0.62}
 _HOPPER = {"matmul": 0.803, "attention": 0.35}
-# With 500 W in place of 700, arithmetic is slower by their ratio to the power of 0.24: so is an A100 by PCIe, with 300
+# With 500 W in place of 700, arithmetic is slower by their ratio to the power of 0.24, as on an A100 by PCIe, with 300
 # W, beside one with 400 W (81.1% and 86.9% in the same table).
 _HOPPER_500_W = {"matmul": 0.741, "attention": 0.323}
 _MATMUL_SHARE, _ATTENTION_SHARE = 0.85, 0.47

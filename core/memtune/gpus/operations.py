@@ -1,4 +1,4 @@
-"""What a step asks of a GPU, operation by operation, and how long that takes.
+"""The operations of a training step, and how long a GPU takes for them.
 
 A kernel is bound by arithmetic or by memory (the roofline model: Williams, Waterman and Patterson, 2009): it takes the
 longer of its floating-point operations at what the GPU reaches of its peak, and its bytes at the memory's bandwidth.
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu, chip_of
 
-# Chosen with the four sources of bench/data/measured_throughput.csv in view: what a training's products reach beside
-# the fastest that were measured one at a time, the share of the memory's bandwidth that kernels between them reach, and
-# that collectives take time of their own, although they run beside the computation. bench/results/throughput.md says
-# what comes out where they are chosen without one of the sources.
+# Chosen with the four sources of bench/data/measured_throughput.csv in view: the speed of a training's products
+# relative to the fastest that were measured one at a time, the share of the memory's bandwidth that kernels between
+# them reach, and that collectives take time of their own, although they run beside the computation.
+# bench/results/throughput.md says what comes out where they are chosen without one of the sources.
 _PRODUCT_SHARE = 0.88
 _MEMORY_SHARE = 0.5
 # The share of a link's bandwidth that collectives reach.
@@ -78,7 +78,7 @@ def step_time(operations: Mapping[Operation, float], gpu: Gpu, gpus_per_node: in
 
 
 def _timed(operation: Operation, gpu: Gpu, gpus_per_node: int) -> tuple[str, float]:
-    """What an operation's seconds count as, and how many they are."""
+    """The category of an operation's time, and its seconds."""
     memory = operation.moved / (gpu.memory_bytes_per_second * _MEMORY_SHARE)
     if operation.kind == "host":
         return "host", operation.moved / gpu.host_link_bytes_per_second

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from memtune.memory.constants import DEFAULT_CONSTANTS
 from memtune.memory.formulas.phases import ALLOCATOR
 from memtune.memory.prediction import Belief
-from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import Calibration, SpeedErrors, Timed
+from memtune.memory.predictor import Calibration, Predictor
+from memtune.memory.speed_errors import SpeedErrors, Timed
 from memtune.memory.workload import Workload
 from memtune.plans.plan import Plan
 
@@ -64,6 +64,7 @@ def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibr
     if not measurements:
         raise ValueError("calibration needs at least one measurement")
     plain = Predictor(workload)
+    plain = Predictor(workload, Calibration(plain.belief.measured(), None))
     full = _learned(plain, measurements)
     speed = _speed(plain, measurements)
     judged = _judged(measurements)
@@ -100,10 +101,11 @@ def _learned(plain: Predictor, measurements: Sequence[Measurement]) -> Belief:
 
 
 def _updated(belief: Belief, around: Predictor, measurement: Measurement, doubt: float = 0.0) -> Belief:
-    """Take one run in. Each metric holds the one before, so that only what it adds is new: allocator, then outside.
+    """Take one run in.
 
-    What a metric is expected to be under ``belief`` is told from ``around`` by how its parts move it. ``doubt`` is the
-    relative half-width of what the run may have measured otherwise than one of today would.
+    Each metric includes the one before, so only its addition is new: allocator, then outside. The expected value of a
+    metric under ``belief`` is linearized around ``around``. ``doubt`` is the relative half-width of what the run may
+    have measured otherwise than one of today would.
     """
     prediction = around.predict(measurement.plan)
     seen: dict[str, float] = {}

@@ -38,17 +38,17 @@ DEFAULT_TRUST: Mapping[str, float] = {
     "nccl": 0.60,
 }
 
-# How far a job of which nothing was measured may be off as a whole, beside its components: the half-width at the 97.5%
-# quantile. Written by `python bench/job_width.py --write`, never by hand.
-JOB_WIDTH = 0.162
+# The uncertainty of a whole job before its first measurement, beside that of its components: the half-width at the
+# 97.5% quantile. Written by `python bench/job_width.py --write`, never by hand.
+JOB_WIDTH = 0.165
 
 
 @dataclass(frozen=True)
 class Constants:
     """Global coefficients of the memory model."""
 
-    # What layers keep beyond the tensors in the formulas. transformers' own code keeps nothing more (its models traced
-    # give 1.00); other code does, such as slices that keep a fused projection alive.
+    # Memory that layers keep beyond the tensors in the formulas. transformers' own code keeps nothing more (its models
+    # traced give 1.00); other code does, such as slices that keep a fused projection alive.
     activation_factor: float = 1.08
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
     backward_factor: float = 2.0
@@ -62,8 +62,8 @@ class Constants:
     unused_share: float = 0.75
     # If the chip is unknown: between the two sizes in recipe.workspace_bytes.
     workspace_bytes: float = 40.0 * MIB
-    # What the formulas leave out: the part that all plans of a workload share, which calibration learns, relative to
-    # the estimated bytes, and the part specific to each plan, relative to all bytes.
+    # Errors of the formulas: the part that all plans of a workload share, which calibration learns, relative to the
+    # estimated bytes, and the part specific to each plan, relative to all bytes.
     unmodelled: float = 0.20
     # The same where transformers' own code runs: twice the bound of what emulated runs of its models were missed by.
     unmodelled_in_transformers: float = 0.15

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from memtune.memory.formulas.recipe import sharding_ranks
 from memtune.memory.formulas.shape import shape_of
-from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.plans.deepspeed_config import NVME_BUFFER_ELEMENTS, NVME_BUFFERS, SUB_GROUP_ELEMENTS
@@ -34,6 +33,8 @@ _NVME_PARAMETER_BYTES = NVME_BUFFERS * NVME_BUFFER_ELEMENTS * 2
 _NVME_STATE_BUFFERS = 4
 # safetensors files of transformers' save_pretrained hold up to 5 GB; a rank reads one at a time.
 _FILE_BYTES = 5_000_000_000
+# A Python with torch, its libraries and the values that are tracked.
+_LEAST_EMULATED_BYTES = 4 * GIB
 
 
 class HostTerm(NamedTuple):
@@ -99,13 +100,19 @@ def predicted_host(workload: Workload, predictor: PredictsPlans, plan: Plan) -> 
     return host_memory(workload, plan, activation_bytes=kept_activation_bytes(predictor, plan))
 
 
+def emulated_host_bytes(workload: Workload, predictor: PredictsPlans, plan: Plan) -> int:
+    """Host memory of the one process that stands for all ranks on an emulated GPU."""
+    alone = replace(workload, nodes=workload.world, gpus_per_node=1)
+    return max(predicted_host(alone, predictor, plan).required_bytes, _LEAST_EMULATED_BYTES)
+
+
 def offloaded_bytes(workload: Workload, plan: Plan, activation_bytes: float = 0.0) -> int:
-    """What a plan offloads to the host memory of one pod."""
+    """Bytes that a plan offloads to the host memory of one pod."""
     return _sum(_offloaded(workload, plan, activation_bytes))
 
 
 def kept_activation_bytes(predictor: PredictsPlans, plan: Plan) -> float:
-    """What a rank keeps for its backward pass, if the plan offloads it."""
+    """Activations that a rank keeps in host memory for its backward pass, if the plan offloads them."""
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     kept = predictor.predict(replace(plan, offload=Offload.NONE))
@@ -137,11 +144,11 @@ def _loader(workload: Workload, plan: Plan, workers: int) -> HostTerm:
 
 
 def _learning(workload: Workload) -> int:
-    return shape_of(workload.architecture, workload.adapter).trainable
+    return shape_of(workload.model, workload.adapter).trainable
 
 
 def _total(workload: Workload) -> int:
-    return shape_of(workload.architecture, workload.adapter).total
+    return shape_of(workload.model, workload.adapter).total
 
 
 def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[HostTerm]:
@@ -176,9 +183,9 @@ def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTer
 
 def _with_moments(workload: Workload, plan: Plan, elements: int, pinned: str) -> tuple[float, str]:
     """Bytes of the moments, and a formula that also names the ``pinned`` bytes of each parameter."""
-    each, shards = BYTES[plan.optimizer], sharding_ranks(workload, plan)
+    each, shards = workload.optimizer_bytes(plan.optimizer), sharding_ranks(workload, plan)
     formula = f"({pinned} + {each.states:g} B) x {elements:,} parameters"
-    outside = -(-shape_of(workload.architecture, workload.adapter).outside // shards) if each.outside else 0
+    outside = -(-shape_of(workload.model, workload.adapter).outside // shards) if each.outside else 0
     if outside:
         formula = f"({formula} + {each.outside:g} B x {outside:,} outside of the blocks)"
     return each.states * elements + each.outside * outside, formula
@@ -232,7 +239,7 @@ def _converting(workload: Workload, plan: Plan) -> HostTerm:
     if not is_sharded or plan.optimizer is not Optimizer.ADAMW:
         return HostTerm("converting", 0, "other checkpoints are never converted", source)
     count, shards = _learning(workload), sharding_ranks(workload, plan)
-    width, states = plan.compute_bytes, 4 + BYTES[plan.optimizer].states
+    width, states = plan.compute_bytes, 4 + workload.optimizer_bytes(plan.optimizer).states
     formula = f"2 GiB and {states:g} B x {count:,} / {shards} + {width} B x {count:,} parameters, before ranks start"
     # One worker reads the ranks' files one after the other, and the weights once.
     size = _PROCESS_BYTES + int(states * count / shards) + width * count

@@ -16,7 +16,7 @@ DEFAULT_PAGE_TOKENS = 16
 
 @dataclass(frozen=True)
 class Generation:
-    """What one rank generates at once: ``sequences`` of at most ``tokens`` each, prompt included.
+    """The generation of one rank at a time: ``sequences`` of at most ``tokens`` each, prompt included.
 
     ``source_tokens`` are what an encoder-decoder reads; its decoder caches their keys and values too.
     """

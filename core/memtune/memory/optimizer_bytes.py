@@ -34,7 +34,7 @@ class OptimizerBytes(NamedTuple):
 
     Parameters outside the repeated blocks have ``outside`` more; if so, a separate AdamW steps them, and ``foreach`` is
     its. A step that goes weight by weight has ``alone`` for each element of the current one, of which ``products`` are
-    in bf16 whatever the states are. Paged states are not in the allocator.
+    in bf16 under any states. Paged states are not in the allocator.
     """
 
     states: float
@@ -81,5 +81,5 @@ def _known(optimizer: Optimizer) -> OptimizerBytes:
     return found
 
 
-# Of a plan's optimizers, with fp32 moments.
+# The optimizers of a plan, with fp32 moments.
 BYTES: Mapping[Optimizer, OptimizerBytes] = {each: _known(each) for each in Optimizer}

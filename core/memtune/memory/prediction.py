@@ -21,7 +21,7 @@ from memtune.plans.plan import Plan
 ADMISSION = 0.95
 BOUND = 1.645
 # A plan that only fits if the allocator empties its cache counts as this much slower. Chosen: each time, CUDA waits for
-# all kernels and maps the segments anew.
+# all kernels and maps the segments again.
 _FLUSHING = 0.1
 
 
@@ -105,7 +105,7 @@ class Prediction:
     def probe_probability(self, usable_bytes: int, headroom: float) -> float:
         """The probability that the peak of a probe leaves the headroom free, as far as plans of the job differ in it.
 
-        A probe of any plan tells what they share, so that it is no reason to prefer one of them.
+        A probe of any plan measures the shared part, so that it is no reason to prefer one of them.
         """
         peak = self.device
         own = sqrt(max((peak.upper - peak.expected) ** 2 - self.job_width_bytes**2, 0.0))
@@ -224,10 +224,10 @@ class Belief:
         """The belief after a sum of components came out `surprise` bytes higher than expected."""
         names = sorted(self._diagonal)
         sizes = [(name, parts[name]) for name in names if parts.get(name)]
-        told = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
-        total = sum(size * told[a] for a, size in sizes) + noise
+        covariances = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
+        total = sum(size * covariances[a] for a, size in sizes) + noise
         # The measurement says nothing about errors independent of all its parts.
-        reach = {a: each for a, each in told.items() if each}
+        reach = {a: each for a, each in covariances.items() if each}
         means = {a: self.means.get(a, 0.0) + each * surprise / total for a, each in reach.items()}
         pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in reach for b in reach if a <= b}
         return Belief({**self.means, **means}, {**self.covariance, **pairs})
@@ -258,6 +258,10 @@ class Belief:
     def doubted(self, share: float) -> Belief:
         """This belief with a wider interval for every sum."""
         return Belief(self.means, self.covariance, hypot(self.doubt, share), self.job_width)
+
+    def measured(self) -> Belief:
+        """This belief about a job of which something was measured."""
+        return Belief(self.means, self.covariance, self.doubt)
 
     def with_job_width(self, other: Belief) -> Belief:
         """This belief with another's width of a job."""

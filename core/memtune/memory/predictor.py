@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memtune.gpus.driver_overhead import experienced, outside_sizes
+from memtune.gpus.driver_overhead import expected_overhead
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
 from memtune.memory.formulas.activations import activation_terms
 from memtune.memory.formulas.logits_and_buffers import (
     buffer_terms,
     building_terms,
+    bytes_behind,
     evaluation_terms,
     loss_blocks,
     save_terms,
@@ -27,11 +28,12 @@ from memtune.memory.formulas.packing import (
 from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.memory.formulas.recipe import Recipe, lower
 from memtune.memory.formulas.shape import Shape, shape_of
-from memtune.memory.formulas.states import outside_terms, state_terms, workspace_terms
+from memtune.memory.formulas.states import driver_overhead_terms, state_terms, workspace_terms
 from memtune.memory.formulas.terms import Term
+from memtune.memory.measured_overhead import overhead_after
 from memtune.memory.prediction import Belief, Interval, Prediction
 from memtune.memory.speed import UNMEASURED, Pace, pace_of
-from memtune.memory.speed_errors import Calibration
+from memtune.memory.speed_errors import SpeedErrors
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
 from memtune.units import MIB
@@ -39,8 +41,16 @@ from memtune.units import MIB
 if TYPE_CHECKING:
     from memtune.memory.replay.replays import Footprint
 
-# How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
+# The relative error of an assumed model: it gives little more than the order of magnitude.
 _ASSUMED = 4.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The result of calibration: what is known of the errors of memory's components, and of step times if any is."""
+
+    belief: Belief
+    speed: SpeedErrors | None
 
 
 class Predictor:
@@ -48,14 +58,20 @@ class Predictor:
 
     def __init__(self, workload: Workload, calibration: Calibration | None = None) -> None:
         self.workload = workload
-        self.shape = shape_of(workload.architecture, workload.adapter)
+        self.shape = shape_of(workload.model, workload.adapter)
         self.belief = calibration.belief if calibration else _prior(workload)
         self.speed = calibration.speed if calibration else None
         self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
         self._paces: dict[tuple[object, ...], Pace] = {}
+        self._predictions: dict[Plan, Prediction] = {}
 
     def predict(self, plan: Plan) -> Prediction:
         """The peaks of a plan by phase and component, and its speed."""
+        if (known := self._predictions.get(plan)) is None:
+            known = self._predictions[plan] = self._predicted(plan)
+        return known
+
+    def _predicted(self, plan: Plan) -> Prediction:
         found = peaks(self._ledger(plan), plan.micro_batch)
         parts = self.step_parts(plan)
         plain = sum(parts.values())
@@ -90,7 +106,7 @@ class Predictor:
         return sensitivities(self._ledger(plan), plan.micro_batch, metric)
 
     def unsure_bytes(self, plan: Plan) -> float:
-        """How far partly filled segments may move a plan's reserved bytes, whatever was measured."""
+        """How far partly filled segments may move a plan's reserved bytes, also after measurements."""
         sums = self._ledger(plan)
         totals = sums.totals(plan.micro_batch)
         return sums.reserved(totals.index(max(totals)), plan.micro_batch).unsure
@@ -105,12 +121,14 @@ class Predictor:
             recipe = lower(self.workload, plan)
             terms = self._terms(plan, recipe)
             packed = self._packing(plan, recipe, terms)
-            # Which segments a replay could return is not told apart from its peak.
+            # A replay does not say which segments of its peak it could return.
             needs = packed if self.workload.traced else NEEDS[packing_class(self.shape, recipe)]
             # A replay has placed every tensor of a traced model.
             largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
             blocks = LossBlocks() if self.workload.traced else loss_blocks(self.shape, recipe)
-            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs, blocks)
+            # A measured run had what is behind among its bytes; emulated and virtual GPUs are never behind.
+            behind = bytes_behind(self.shape, recipe, terms) if self.belief.job_width else 0.0
+            found = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed, needs, blocks, behind)
             self._ledgers[key] = found
         return found
 
@@ -145,7 +163,7 @@ class Predictor:
 
     def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         if self.workload.traced:
-            outside = [*workspace_terms(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe)]
+            outside = [*workspace_terms(recipe, DEFAULT_CONSTANTS), *driver_overhead_terms(recipe)]
             terms = [*self._traced_terms(plan, recipe), *outside]
             return terms + building_terms(self.shape, recipe, terms)
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
@@ -168,8 +186,9 @@ def _prior(workload: Workload) -> Belief:
     knows_job = workload.traced or workload.virtual
     constants = replace(DEFAULT_CONSTANTS, job_width=0.0) if knows_job else DEFAULT_CONSTANTS
     belief = Belief.prior(constants, workload.in_transformers and not workload.traced)
-    if workload.outside_bytes:
-        belief = belief.known(outside_sizes(workload.world), *experienced(workload.outside_bytes, workload.world))
+    if workload.overhead_bytes:
+        overhead = overhead_after(workload.overhead_bytes, workload.world)
+        belief = belief.known(expected_overhead(workload.world), *overhead)
     return belief.doubted(_ASSUMED) if workload.assumed else belief
 
 
@@ -182,7 +201,7 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
         *evaluation_terms(shape, recipe, evaluation),
         *save_terms(shape, recipe),
         *workspace_terms(recipe, constants),
-        *outside_terms(recipe),
+        *driver_overhead_terms(recipe),
     ]
     return terms + building_terms(shape, recipe, terms)
 
@@ -193,5 +212,6 @@ def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)
     packed, needs = (table[packing_class(shape, recipe)] for table in (PACKINGS, NEEDS))
-    found = ledger(terms, recipe, constants, belief, largest, packed, needs, loss_blocks(shape, recipe))
+    blocks, behind = loss_blocks(shape, recipe), bytes_behind(shape, recipe, terms)
+    found = ledger(terms, recipe, constants, belief, largest, packed, needs, blocks, behind)
     return peaks(found, recipe.micro_batch)

@@ -15,7 +15,6 @@ from memtune.gpus.gpu import Gpu
 from memtune.gpus.operations import LAUNCH_SECONDS, LINK_SHARE
 from memtune.memory.formulas.recipe import attention_of, sharding_ranks
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.prediction import Interval
 from memtune.memory.workload import Workload
 from memtune.plans.knobs import (
@@ -30,12 +29,12 @@ from memtune.plans.knobs import (
 from memtune.plans.plan import Plan
 
 # Five constants were chosen with bench/data/measured_throughput.csv in view: the traffic, with and without a compiler,
-# the share of a link, and what is hidden.
-# What a layer reads and writes between its matrix products, in hidden states of a token per pass; a compiler fuses a
-# part of it.
+# the share of a link, and the overlap.
+# The traffic is what a layer reads and writes between its matrix products, in hidden states of a token per pass; a
+# compiler fuses a part of it.
 _TRAFFIC = 94.0
 _TRAFFIC_COMPILED = 56.0
-# What fp8 products reach of their higher peak, beside what bf16 products reach of theirs: 0.709 and 0.803 on an H100
+# The share that fp8 products reach of their higher peak, relative to that of bf16 products: 0.709 and 0.803 on an H100
 # (the table of matrix products that core/memtune/gpus/gpu.py names).
 _FP8_SHARE = 0.88
 # Kernel launches of a layer per pass. They bound tiny micro-batches.
@@ -46,7 +45,7 @@ _HIDDEN_SHARE = 0.7
 _HIDDEN_SHARE_GATHERED = 0.5
 # The half-width of the step time's 95% interval.
 TRUST = 0.35
-# By what to multiply a step time before any was measured: an interval that holds published runs.
+# The factor of a step time before any measurement: an interval that holds published runs.
 UNMEASURED = Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
 # Bytes per second that the CPU's AdamW reads and writes (DeepSpeed CPUAdam, 2101.06840, section 5).
 _HOST_BYTES_PER_SECOND = 50e9
@@ -220,7 +219,7 @@ def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
     """The optimizer: bound by memory, or by the host and its link."""
     shards = sharding_ranks(workload, plan) if plan.sharding.zero_stage >= 1 else 1
     parameters = shape.trainable / shards
-    optimizer = BYTES[plan.optimizer]
+    optimizer = workload.optimizer_bytes(plan.optimizer)
     touched = 12 * parameters + 2 * (optimizer.states * parameters + optimizer.outside * shape.outside / shards)
     if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
         passes = 1.0 if plan.fused_optimizer else 1.6

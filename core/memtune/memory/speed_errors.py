@@ -1,16 +1,15 @@
 """The errors of predicted step times, and how measured steps correct them.
 
 A step is a sum of parts, and all plans share the error of each part: a link that is slower than its data sheet slows
-every plan by what it sends, and an optimizer's kernels slow its plans by what the step takes. What the formulas leave
-out is an error of each knob's choice, and one of each plan. Errors are logarithms with Gaussian priors, so that step
-times are a Gaussian process over plans; measurements update it as a Kalman filter, linearized around its own result.
+every plan in proportion to its traffic, and an optimizer's kernels slow its plans in proportion to its step. Other
+errors belong to each knob's choice, or to each plan. Errors are logarithms with Gaussian priors, so that step times are
+a Gaussian process over plans; measurements update it as a Kalman filter, linearized around its own result.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtune.memory.prediction import BOUND, Belief, Interval
@@ -29,15 +28,15 @@ _KNOBS = {
     "fused_loss": 0.15,
     "expandable_segments": 0.1,
 }
-# An optimizer has kernels of its own, from one fused launch to many small ones, which the bytes it moves do not tell.
+# An optimizer has kernels of its own, from one fused launch to many small ones; its bytes do not show that.
 _STEP, _OPTIMIZER = "step", 0.8
 _OWN = 0.06
 # The common factor is whatever the first measurement says: a GPU may be throttled, or not the one it is taken for.
 # Another version of torch or the driver changes all stale measurements alike, and each of them by itself.
 _ALL, _VERSION, _COUNTS = "all plans", "version", "counts"
 STALE_SPEED_ERROR = 0.10
-# What a step takes by its operations (core/memtune/gpus/operations.py) is off by this in all plans of a job, or else in
-# one of them. Set by hand; bench/results/throughput.md says how many published runs they hold.
+# The error of a step time from operations (core/memtune/gpus/operations.py), common to all plans of a job, and of each
+# plan. Set by hand; bench/results/throughput.md says how many published runs they hold.
 _COUNTED, _COUNTED_ERROR = 0.18, 0.06
 _WIDTHS = {**_PARTS, _ALL: 10.0, _VERSION: 0.2, _COUNTS: _COUNTED}
 # Probes of one plan repeat to within this.
@@ -72,7 +71,7 @@ class SpeedErrors:
             self._belief, self._surprise = _learned(prior, self._belief, timed)
 
     def factor(self, plan: Plan, parts: Mapping[str, float]) -> Interval:
-        """By what to multiply a plan's predicted step time, which is the sum of its parts."""
+        """The factor of a plan's predicted step time, which is the sum of its parts."""
         belief = self._belief
         moved, reach = _linear(plan, parts, belief.means)
         expected = math.exp(moved)
@@ -100,7 +99,7 @@ def _learned(prior: Belief, around: Belief, timed: Sequence[Timed]) -> tuple[Bel
         off = math.log(seconds / sum(parts.values())) - predicted
         surprises.append(BOUND**2 * off * off / (belief.squared(reach) + noise))
         belief = belief.updated(reach, off, noise)
-    # The first one tells the common factor.
+    # The first one gives the common factor.
     scale = math.sqrt(sum(surprises[1:]) / max(len(surprises) - 1, 1))
     return belief, min(max(scale, 1.0), _MOST_SURPRISE)
 
@@ -132,11 +131,3 @@ def _width(name: str) -> float:
     if is_knob:
         return _OPTIMIZER if knob == _STEP else _KNOBS[knob]
     return _WIDTHS.get(name, _OWN)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The result of calibration: what is known of the errors of memory's components, and of step times if any is."""
-
-    belief: Belief
-    speed: SpeedErrors | None

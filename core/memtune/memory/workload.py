@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from memtune.gpus.gpu import Gpu
 from memtune.memory.kv_cache import Generation
+from memtune.memory.optimizer_bytes import BYTES, OptimizerBytes
 from memtune.memory.traced_model import TracedModel
 from memtune.model.architecture import Adapter, Architecture
+from memtune.plans.knobs import Optimizer
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Evaluation:
     page_tokens: int = 16
 
     def generation(self, sequence_length: int, source_tokens: int = 0) -> Generation:
-        """What is in the KV cache at once; for an encoder-decoder also its input."""
+        """The tokens in the KV cache at once; for an encoder-decoder also its input."""
         sequences, tokens = self.concurrent_sequences or self.batch_size, self.sequence_tokens or sequence_length
         return Generation(sequences, tokens, source_tokens, page_tokens=self.page_tokens)
 
@@ -31,7 +33,7 @@ class Evaluation:
 class Workload:
     """The facts of a job that no plan may change. With ``assumed`` the model is unknown.
 
-    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside the allocator, one each.
+    ``overhead_bytes`` is what earlier jobs of the same image, GPU and world measured outside the allocator, one each.
     If ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
     ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU.
     ``without_autocast`` says that nothing autocasts the model, and its own loss, under FSDP and DeepSpeed.
@@ -39,16 +41,16 @@ class Workload:
     ``keeps_outputs`` says that a loop keeps the model's outputs until the next step; accelerate widens them to fp32.
     ``drops_outputs`` says that only the loss is left of them when the backward pass begins.
     ``defers_reduction`` says that FSDP reduces gradients with the last micro-batch of a step only.
-    ``casts_frozen`` says that frozen weights are in the compute format, whatever peft made of them.
-    ``in_transformers`` says that the model's code is that of transformers.
-    ``recomputes_loss`` says that a fused loss makes its logits again in the backward pass, as the built-in trainer's.
-    ``compiles_loss`` says whether the loss is compiled, None if nobody does.
-    ``varying_lengths`` says that batches vary in length, up to the sequence length.
-    ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
-    ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
+    ``plain_sgd`` says that SGD has no momentum, and so no states.
+    ``casts_frozen`` says that frozen weights are in the compute format, even if peft widened them. ``in_transformers``
+    says that the model's code is that of transformers. ``recomputes_loss`` says that a fused loss makes its logits
+    again in the backward pass, as the built-in trainer's. ``compiles_loss`` says whether the loss is compiled, None if
+    unknown. ``varying_lengths`` says that batches vary in length, up to the sequence length. ``target_length`` is that
+    of an encoder-decoder's targets, 0 if they are as long as its sources. ``host_limit_bytes`` is the host memory limit
+    of a pod, 0 if there is none.
     """
 
-    architecture: Architecture | TracedModel
+    model: Architecture | TracedModel
     gpu: Gpu
     global_batch: int
     sequence_length: int
@@ -62,7 +64,7 @@ class Workload:
     target_length: int = 0
     virtual: bool = False
     assumed: bool = False
-    outside_bytes: tuple[int, ...] = ()
+    overhead_bytes: tuple[int, ...] = ()
     fake_ranks: bool = False
     without_reducer: bool = False
     without_autocast: bool = False
@@ -70,6 +72,7 @@ class Workload:
     keeps_outputs: bool = False
     drops_outputs: bool = False
     defers_reduction: bool = False
+    plain_sgd: bool = False
     casts_frozen: bool = False
     in_transformers: bool = False
     recomputes_loss: bool = False
@@ -89,12 +92,17 @@ class Workload:
     @property
     def traced(self) -> TracedModel | None:
         """The model, if it was traced rather than described."""
-        return None if isinstance(self.architecture, Architecture) else self.architecture
+        return None if isinstance(self.model, Architecture) else self.model
 
     @property
     def world(self) -> int:
         """All GPUs of the job."""
         return self.nodes * self.gpus_per_node
+
+    def optimizer_bytes(self, optimizer: Optimizer) -> OptimizerBytes:
+        """The bytes that an optimizer keeps and allocates, as the job's integration makes it."""
+        is_plain = self.plain_sgd and optimizer is Optimizer.SGD
+        return OptimizerBytes(0.0) if is_plain else BYTES[optimizer]
 
     @property
     def samples_per_rank(self) -> int:

@@ -16,7 +16,7 @@ class Kind(str, Enum):
 
 
 class Head(str, Enum):
-    """What turns the last hidden state into an output; ``none`` is the bare model."""
+    """The module that turns the last hidden state into an output; ``none`` is the bare model."""
 
     LANGUAGE_MODEL = "language-model"
     MASKED_LANGUAGE_MODEL = "masked-language-model"

@@ -41,10 +41,10 @@ def advise(
     is_fixed: bool = False,
     phase: str = "",
 ) -> list[str]:
-    """What would fit instead of ``plan``, the smallest of the space, which does not; the smallest change first.
+    """Changes that would fit instead of ``plan``, the smallest of the space, which does not; the smallest change first.
 
-    ``is_fixed`` says that the job launches this plan, whatever its space. ``phase`` is where memory ran out, if not in
-    training: only changes that save memory there are suggested.
+    ``is_fixed`` says that the job launches this plan regardless of its space. ``phase`` is where memory ran out, if not
+    in training: only changes that save memory there are suggested.
     """
     predictor = predictor_for(workload)
     if host_refusal(workload, predictor, plan) is None:
@@ -77,7 +77,7 @@ class _Advice:
         return found or [*self._shorter_and_lower()] or [self._nothing()]
 
     def without_offload(self) -> list[str]:
-        """What to do if the job offloads the plan but may not."""
+        """Advice if the job may not offload what its plan offloads."""
         predictor = self.predictor_for(self.workload)
         if not self._is_likely_to_fit(self.workload, predictor, self.plan):
             return self.sentences()
@@ -97,7 +97,7 @@ class _Advice:
         enough: dict[str, Plan] = {}
         for rung in RUNGS:
             options = self._options(predictor, rung, self.plan)
-            # Whatever the space allows already was found too large, whatever is predicted.
+            # Everything that the space allows was found too large, even where predictions say otherwise.
             useful = (each for each in options if self._changes(each) and self._helps(self.workload, predictor, each))
             fitting = next(useful, None)
             if fitting:
@@ -128,7 +128,7 @@ class _Advice:
                 yield option
 
     def _changes(self, option: Plan) -> str:
-        """What to write into the job to allow a plan."""
+        """The fields of the job that would allow a plan."""
         is_open = "optimizer" in self.space.opened and not self.is_fixed
         set_fields = [
             f"set training.{camel(knob)} to {getattr(option, knob)}"
@@ -180,12 +180,12 @@ class _Advice:
 
     def _adapters(self) -> Iterator[str]:
         """The largest base that would fit if only adapters were trained."""
-        architecture = self.workload.architecture
-        if self.workload.adapter or not isinstance(architecture, Architecture):
+        model = self.workload.model
+        if self.workload.adapter or not isinstance(model, Architecture):
             return
         for adapter in _ADAPTERS:
             try:
-                adapter_parameters(architecture, adapter)
+                adapter_parameters(model, adapter)
             except ValueError:
                 return  # its linear layers have other names
             light = replace(self.workload, adapter=adapter)
@@ -278,7 +278,7 @@ class _Advice:
 
 def _wider(workload: Workload) -> Iterator[Workload]:
     """The same job on more GPUs that still divide its batch: up to 8 on its node, or more nodes."""
-    workload = replace(workload, outside_bytes=())  # measured on the current number of GPUs
+    workload = replace(workload, overhead_bytes=())  # measured on the current number of GPUs
     of_node = workload.gpus_per_node if workload.world > 1 else _NODE
     for world in divisors(workload.global_batch):
         if not workload.world < world <= max(workload.world, _NODE) * _MOST_GROWTH:

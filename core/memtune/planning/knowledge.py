@@ -9,8 +9,8 @@ from functools import cached_property
 
 from memtune.memory.calibration import STALE_ERROR, Measurement, calibrate
 from memtune.memory.prediction import Component, Interval, Prediction
-from memtune.memory.predictor import Predictor
-from memtune.memory.speed_errors import STALE_SPEED_ERROR, Calibration
+from memtune.memory.predictor import Calibration, Predictor
+from memtune.memory.speed_errors import STALE_SPEED_ERROR
 from memtune.memory.workload import Workload
 from memtune.planning.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan
@@ -27,7 +27,7 @@ _EMULATION_ERROR = 0.02
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one run taught about its plan. ``demanded_bytes`` is 0 unless it ran out of memory.
+    """The lesson of one run about its plan. ``demanded_bytes`` is 0 unless it ran out of memory.
 
     One that ``retried`` got its memory only after the allocator had emptied its cache. A ``stale`` one is of other
     versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan. In a
@@ -77,14 +77,14 @@ class PlanKnowledge:
 
     @cached_property
     def usable_bytes(self) -> int:
-        """What a plan may take: the GPU's memory, or less if a run died with less."""
+        """The memory that a plan may take: the GPU's, or less if a run died with less."""
         total = self.workload.gpu.usable_bytes
         demands = (lesson.demanded_bytes for lesson in self.current if lesson.died)
         return min([total, *(demand for demand in demands if demand >= _DEMANDED * total)])
 
     @property
     def _allowed_bytes(self) -> float:
-        """What a measured plan may take."""
+        """The memory that a measured plan may take."""
         return self.usable_bytes * (1 - self.headroom)
 
     @cached_property
@@ -100,7 +100,7 @@ class PlanKnowledge:
         def measured(lessons: Iterable[Lesson]) -> list[Measurement]:
             return [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
 
-        if any(m.step_seconds for m in measured(self.current)):  # a clock also sees what no operation tells
+        if any(m.step_seconds for m in measured(self.current)):  # a clock measures more than operations
             emulated = tuple(replace(lesson, step_seconds=0.0) for lesson in emulated)
         lessons = (*self.lessons, *emulated)
         measurements = measured(lessons)
@@ -113,9 +113,10 @@ class PlanKnowledge:
         return Predictor(self.workload, Calibration(belief, found.speed))
 
     def _of_dead(self, lesson: Lesson, predictor: Predictor) -> Measurement | None:
-        """What an out-of-memory says: the plan needs at least what it had plus what it requested.
+        """The lower bound from an out-of-memory: the plan needs at least the memory it had plus the memory it
+        requested.
 
-        By then the allocator had emptied its cache, so the peak is higher by what it would have kept.
+        By then the allocator had emptied its cache, so the peak is higher by the bytes that it would have kept.
         """
         demanded, known = self._demanded(lesson), predictor.predict(lesson.plan)
         if not known.needed.expected < demanded < _CREDIBLE * known.device.expected:
@@ -136,12 +137,12 @@ class PlanKnowledge:
 
     @cached_property
     def ceiling_bytes(self) -> float:
-        """What the smallest plan that ran out of memory is predicted to take: only plans below may be tried."""
+        """The prediction for the smallest plan that ran out of memory: only plans below may be tried."""
         return self._smallest_of_dead((*self.current, *self._emulated))
 
     @cached_property
     def measured_bytes(self) -> dict[Plan, int]:
-        """What each plan that was measured took, and did not die of."""
+        """The peak of each measured plan that did not run out of memory."""
         died = {lesson.plan for lesson in self.current if lesson.died}
         found = {lesson.plan: lesson.device_bytes for lesson in self.current if lesson.device_bytes}
         return {plan: size for plan, size in found.items() if plan not in died}
@@ -155,7 +156,7 @@ class PlanKnowledge:
 
     @cached_property
     def emulated_bytes(self) -> dict[Plan, int]:
-        """What torch's allocator reserved under each emulated plan that did not run out of memory."""
+        """Bytes that torch's allocator reserved under each emulated plan that did not run out of memory."""
         return {lesson.plan: lesson.reserved_bytes for lesson in self._emulated if lesson.reserved_bytes}
 
     @cached_property
@@ -212,7 +213,7 @@ class PlanKnowledge:
     def keeps_headroom(self, plan: Plan) -> bool:
         """Whether a plan keeps its headroom: as measured, else the larger of headroom and interval.
 
-        A plan whose allocator had to retry does not, whatever its peak.
+        A plan whose allocator had to retry does not, at any peak.
         """
         if any(lesson.retried for lesson in (*self.current, *self._emulated) if lesson.plan == plan):
             return False
@@ -221,7 +222,7 @@ class PlanKnowledge:
         return self.predict(plan).fits(self.usable_bytes, self.headroom)
 
     def _demanded(self, lesson: Lesson) -> int:
-        """What a run that ran out of memory had and asked for."""
+        """The bytes that a run had and requested when it ran out of memory."""
         return lesson.demanded_bytes or int(_UNTOLD * self.usable_bytes)
 
     @cached_property
@@ -271,8 +272,8 @@ class PlanKnowledge:
 
 def _as_emulated(prediction: Prediction, reserved_bytes: int, error: float) -> Prediction:
     """The prediction of a plan with what was emulated in place of what formulas say."""
-    outside_bytes = prediction.device.expected - prediction.reserved.expected
-    return _with_device(prediction, reserved_bytes + outside_bytes, error)
+    overhead_bytes = prediction.device.expected - prediction.reserved.expected
+    return _with_device(prediction, reserved_bytes + overhead_bytes, error)
 
 
 def _with_device(prediction: Prediction, device: float, error: float) -> Prediction:
@@ -285,7 +286,7 @@ def _with_device(prediction: Prediction, device: float, error: float) -> Predict
         )
 
     known = _around(device, error)
-    # What a run took was enough for it.
+    # The peak of a run was enough for it.
     return replace(prediction, breakdown=parts, device=known, needed=known, job_width_bytes=0.0)
 
 
@@ -300,7 +301,7 @@ def _ratio(both: Sequence[tuple[Measurement, Measurement]], of: Callable[[Measur
 
 
 def _measurements(lessons: Iterable[Lesson], plain: Predictor) -> dict[Plan, Measurement]:
-    """What each plan took of which a run did not die."""
+    """The peak of each plan with a run that did not run out of memory."""
     return {lesson.plan: m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))}
 
 

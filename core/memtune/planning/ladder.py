@@ -74,7 +74,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Downgrade:
-    """What to relaunch with. Only a failed evaluation or save keeps the plan."""
+    """The settings of the relaunch. Only a failed evaluation or save keeps the plan."""
 
     plan: Plan
     rungs: tuple[str, ...]
@@ -180,7 +180,7 @@ class _Search:
         return Downgrade(plan, taken, self._saving(plan)) if self._covers(plan) else None
 
     def exhausted(self, rungs: list[Rung]) -> Exhausted:
-        """What is still missing at the bottom of all rungs together."""
+        """The memory that is still missing at the bottom of all rungs together."""
         plan, _ = self._together(rungs)
         return Exhausted(plan, self._needed_bytes - self._saving(plan))
 

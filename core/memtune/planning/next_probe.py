@@ -33,13 +33,13 @@ _LIKELY = 0.5
 class Trial:
     """A recorded probe: its plan, and how it ended.
 
-    ``fits`` is None while it runs or if it told nothing, False after an out-of-memory or if it left too little headroom
-    or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
-    per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson`` is what
-    it taught of the memory. ``steps`` have the score after each of its steps, by their numbers; one that was ``pruned``
-    made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was taken away, never
-    started, or is ``stale``. Of a stale one only the lesson counts, and of one whose plan is ``closed``: an edit of the
-    job took it out of its space.
+    ``fits`` is None while it runs or if it measured nothing, False after an out-of-memory or if it left too little
+    headroom or had to retry; ``died`` is the out-of-memory. ``score`` is what the objective maximises, as measured:
+    tokens per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson``
+    is its lesson about memory. ``steps`` have the score after each of its steps, by their numbers; one that was
+    ``pruned`` made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was disrupted,
+    never started, or is ``stale``. Only the lesson counts of a stale one, and of one whose plan is ``closed``: an edit
+    of the job removed it from the space.
     """
 
     number: int
@@ -97,7 +97,7 @@ class SearchState:
 
     @cached_property
     def choice(self) -> ProbeChoice:
-        """What to choose the next probe from."""
+        """The candidates for the next probe."""
         trials = tuple(trial for trial in self.trials if not (trial.stale or trial.closed))
         return ProbeChoice(
             candidates=self.knowledge.candidates({trial.plan for trial in trials if trial.tried}),
@@ -146,7 +146,7 @@ def probability_of_fitting(choice: ProbeChoice, candidate: Candidate) -> float:
 
 
 def target_of(knowledge: PlanKnowledge, tokens_per_second: float = 0.0, device_bytes: int = 0) -> Target:
-    """What a probe has to beat: the best plan so far, with this speed and this peak; only its headroom before one.
+    """The target of a probe: speed and peak of the best plan so far; before that, only the headroom.
 
     With both objectives a slower plan may still be on the front: then only memory counts.
     """

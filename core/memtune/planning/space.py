@@ -155,7 +155,7 @@ def divisors(number: int) -> list[int]:
 
 
 def refusal(workload: Workload, plan: Plan) -> str | None:
-    """Why this plan cannot or should not run for this workload, whatever its memory; None if it can."""
+    """Why this plan cannot or should not run for this workload, memory aside; None if it can."""
     of_device = virtual_refusal(plan) if workload.virtual else None
     return gpu_refusal(plan, workload.gpu) or of_device or contradiction(plan) or _nvme_refusal(workload, plan)
 
@@ -164,7 +164,7 @@ def _nvme_refusal(workload: Workload, plan: Plan) -> str | None:
     """Why DeepSpeed cannot keep the weights on NVMe: it reads a rank's part of a weight into a buffer of one size."""
     if plan.offload is not Offload.NVME:
         return None
-    shape = shape_of(workload.architecture, workload.adapter)
+    shape = shape_of(workload.model, workload.adapter)
     largest = max(shape.vocab * shape.hidden, shape.largest_linear)
     if -(-largest // workload.world) <= NVME_BUFFER_ELEMENTS:
         return None
@@ -177,8 +177,8 @@ def _nvme_refusal(workload: Workload, plan: Plan) -> str | None:
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
     """Every plan the job allows, in the order of the space's choices; empty if every combination is refused."""
     samples = workload.samples_per_rank
-    batches = [(size, samples // size) for size in space.sizes(samples)]
-    return [plan.with_batch(*batch) for plan in _bare_plans(workload, space) for batch in batches]
+    sizes = space.sizes(samples)
+    return [plan.for_samples(samples, size) for plan in _bare_plans(workload, space) for size in sizes]
 
 
 def refusals(workload: Workload, space: Space) -> list[str]:
@@ -194,7 +194,7 @@ def refusals(workload: Workload, space: Space) -> list[str]:
     return sorted({reason for reason in reasons if reason}) + undivided + ([_ALONE] if alone else [])
 
 
-_ALONE = "one GPU has no other to share states with; of plans that differ in sharding alone, the plainest is enough"
+_ALONE = "one GPU has no other to share states with, so the plainest sharding is enough"
 
 
 def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
@@ -209,7 +209,7 @@ def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
 
 
 def _least_sharding(plan: Plan) -> Plan:
-    """The plan that stands for all that differ from it on one GPU in nothing but sharding."""
+    """The representative of all plans that differ only in sharding on one GPU."""
     if not plan.offloads_states:
         return replace(plan, sharding=Sharding.DDP)
     # The libraries differ in what they offload, and how.
@@ -256,7 +256,7 @@ class Ranking:
 
     @property
     def likeliest(self) -> Dropped:
-        """Of plans where none is sure to fit, the one that is expected to take the least memory."""
+        """The plan that is expected to take the least memory, for a space where none is sure to fit."""
         return min(self.uncertain or self.dropped, key=_smallest)
 
 

@@ -59,7 +59,7 @@ class Sharding(Knob):
 
 
 class Offload(Knob):
-    """What lives in host memory (or on NVMe) instead of HBM."""
+    """The tensors that live in host memory (or on NVMe) instead of HBM."""
 
     NONE = "none"
     ACTIVATIONS = "activations"

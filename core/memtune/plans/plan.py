@@ -85,7 +85,10 @@ class Plan:
 
     def with_micro_batch(self, micro_batch: int) -> Plan:
         """The same plan at another micro-batch with the same global batch."""
-        samples = self.micro_batch * self.accumulation
+        return self.for_samples(self.micro_batch * self.accumulation, micro_batch)
+
+    def for_samples(self, samples: int, micro_batch: int) -> Plan:
+        """The same plan at a micro-batch, accumulating until each rank has had so many sequences in a step."""
         if micro_batch < 1 or samples % micro_batch:
             raise ValueError(f"micro-batch {micro_batch} does not divide the {samples} sequences of each rank")
         return self.with_batch(micro_batch, samples // micro_batch)

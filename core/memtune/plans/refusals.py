@@ -1,6 +1,6 @@
 """Why a plan cannot run: on any GPU, on one kind of GPU, or on a virtual GPU.
 
-What no plan can be at all, such as DDP with offloaded parameters, `Plan` refuses by itself.
+`Plan` itself refuses combinations that no plan can have, such as DDP with offloaded parameters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from memtune.plans.plan import Plan
 
 
 def contradiction(plan: Plan) -> str | None:
-    """Why this plan cannot or should not run, whatever the workload and the GPU; None if it can."""
+    """Why this plan cannot or should not run for any workload and GPU; None if it can."""
     if plan.attention is Attention.FLASH and not has_flash(plan):
         return f"flash attention has no {plan.precision} kernel; use sdpa"
     if plan.offloads_states and plan.sharding.zero_stage == 0:
@@ -69,6 +69,6 @@ def virtual_refusal(plan: Plan) -> str | None:
     if plan.offload is Offload.NONE:
         return None
     return (
-        f"offload {plan.offload} cannot be measured on a virtual GPU: what is on the GPU and what is on the host "
-        "are CPU tensors alike there; use device cuda, or a plan without offload"
+        f"offload {plan.offload} cannot be measured on a virtual GPU: tensors of the GPU and of the host "
+        "are CPU tensors there; use device cuda, or a plan without offload"
     )

@@ -1,9 +1,9 @@
 """Which checkpoint can be resumed under which plan: direct, after conversion, or impossible.
 
 The table maps (format, from plan, to plan, same world?) to what the libraries really do: the contract tests save under
-one plan and load under another. What does not work, or was never seen to work, is impossible. FSDP with offload is
-tested on CUDA only. Checkpoints under NVMe were resumed by hand, on an emulated GPU. Untested, and assumed readable by
-what wrote it: 8-bit AdamW of Trainer and accelerate.
+one plan and load under another. A combination that fails, or was never seen to work, is impossible. FSDP with offload
+is tested on CUDA only. Checkpoints under NVMe were resumed by hand, on an emulated GPU. Untested, and assumed readable
+by what wrote it: 8-bit AdamW of Trainer and accelerate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def engine_format(plan: Plan) -> Format:
 
 
 class Way(Word):
-    """What resuming takes: nothing, a conversion on the CPU, or it is impossible."""
+    """The cost of resuming: nothing, a conversion on the CPU, or it is impossible."""
 
     DIRECT = "direct"
     CONVERT = "convert"
@@ -116,7 +116,9 @@ def _nvme(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
 
 
 def _shards(plan: Plan) -> tuple[object, ...]:
-    """What determines DeepSpeed's partitions. Stages 1 and 2 are alike; bf16 stage 1 with fp32 gradients differs."""
+    """The choices that determine DeepSpeed's partitions. Stages 1 and 2 are alike; bf16 stage 1 with fp32 gradients
+    differs.
+    """
     is_stage_3 = plan.sharding.zero_stage == 3
     has_own = (
         plan.sharding is Sharding.ZERO_1
@@ -130,7 +132,7 @@ def _shards(plan: Plan) -> tuple[object, ...]:
 def _universal(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
     """A converted checkpoint is not converted again."""
     entry = _deepspeed(saved, wanted, same_world=False)
-    return entry if entry.way is Way.IMPOSSIBLE else _direct("whole tensors are cut anew for each stage and world")
+    return entry if entry.way is Way.IMPOSSIBLE else _direct("whole tensors are resharded for each stage and world")
 
 
 def _dcp(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
@@ -142,7 +144,7 @@ def _dcp(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
             "8-bit states are torchao's under FSDP, and bitsandbytes' under DDP where the image has it; neither "
             "reads the other's"
         )
-    return _direct("torch cuts a distributed checkpoint anew for any sharding and world")
+    return _direct("torch reshards a distributed checkpoint for any sharding and world")
 
 
 def _integration(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:

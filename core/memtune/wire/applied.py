@@ -53,6 +53,42 @@ def shortened_accumulation(plan: Plan) -> int:
     return min(plan.accumulation, SHORTENED_ACCUMULATION)
 
 
+def difference(
+    plan: Plan, applied: Applied, world: int, is_probe: bool, integration: str, opened: Collection[str] = ()
+) -> str:
+    """One sentence about every difference between a run and its plan; empty if there is none.
+
+    If a script keeps its own batch, both batches come first, since the message of a run is cut. ``opened`` is as in
+    `mismatch`.
+    """
+    own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
+    without = BATCH_FIELDS if own else ()
+    found = mismatch(plan, applied, world, is_probe, integration=integration, without=without, opened=opened)
+    return "; ".join(filter(None, (own, found)))
+
+
+def own_batch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
+    """The script's batch, the job's, and where to change each; empty if the plan's batch was observed.
+
+    It is short, since the message of a run is cut.
+    """
+    seen, wanted, size = applied.samples_per_step, plan.global_batch(world), applied.micro_batch
+    # A probe may be shortened.
+    shortened = plan.micro_batch * world * shortened_accumulation(plan) if is_probe else wanted
+    if seen is not None and seen not in (wanted, shortened):
+        own = f", tuning.space.microBatch [{size}]" if size else ""
+        return (
+            f"the script's batch is {seen}, training.globalBatchSize {wanted}: read $MEMTUNE_MICRO_BATCH and "
+            f"$MEMTUNE_ACCUMULATION, or set globalBatchSize {seen}{own}"
+        )
+    if size is not None and size != plan.micro_batch:
+        return (
+            f"applied.microBatch is {size}, but the plan asks for {plan.micro_batch}: read $MEMTUNE_MICRO_BATCH in the "
+            f"script, or set tuning.space.microBatch [{size}]"
+        )
+    return ""
+
+
 def mismatch(
     plan: Plan,
     applied: Applied,
@@ -65,8 +101,8 @@ def mismatch(
 ) -> str:
     """One sentence about all fields in which a run differs from its plan, except those ``without``; or empty.
 
-    The remedies are the integration's. What was not observed because the run ended earlier does not count. ``opened``
-    are those of `OPENED_FIELDS` that the job leaves to its plans.
+    The remedies are the integration's. Fields that were not observed because the run ended earlier do not count.
+    ``opened`` are those of `OPENED_FIELDS` that the job leaves to its plans.
     """
     found: list[_Difference] = []
     for field in _FIELDS:
@@ -88,7 +124,7 @@ def mismatch(
 
 
 def _remedy(field: _Field, applied: Applied, plan: Plan, integration: str) -> str:
-    """What to do about one field. If the batch size is right but there are too few, the epoch may be short."""
+    """The remedy for one field. If the batch size is right but there are too few, the epoch may be short."""
     remedy = field.remedies.get(integration, field.remedies["env"])
     is_short = field.name == "microSteps" and (applied.micro_steps or 0) < plan.accumulation
     if is_short and applied.micro_batch in (None, plan.micro_batch):
@@ -138,7 +174,7 @@ def _gradient_dtypes(plan: Plan, world: int, is_probe: bool) -> tuple[object, ..
 
 def _expandable(plan: Plan, _: int, is_probe: bool) -> tuple[object, ...]:
     # A script that switches them on by itself has them under every plan, so that plans stay comparable. A training
-    # without them is not ended: it may fit all the same.
+    # without them is not ended, since it may still fit.
     return (True,) if plan.expandable_segments and is_probe else (False, True)
 
 

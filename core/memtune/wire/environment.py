@@ -29,11 +29,11 @@ ACCUMULATION = "MEMTUNE_ACCUMULATION"
 GLOBAL_ACCUMULATION = "MEMTUNE_GLOBAL_ACCUMULATION"
 DEEPSPEED_CONFIG = "MEMTUNE_DEEPSPEED_CONFIG"
 
-# What an attempt that died in an evaluation or a save taught the next one.
+# Lessons of an attempt that died in an evaluation or a save, for the next one.
 EVALUATION_BATCH = "MEMTUNE_EVALUATION_BATCH"
 SHARDED_SAVE = "MEMTUNE_SHARDED_SAVE"
 
-# What no plan changes.
+# Facts that no plan changes.
 GLOBAL_BATCH = "MEMTUNE_GLOBAL_BATCH"
 SEQUENCE_LENGTH = "MEMTUNE_SEQUENCE_LENGTH"
 ARCHITECTURE = "MEMTUNE_ARCHITECTURE"
@@ -108,7 +108,7 @@ _INTERNAL = frozenset(
         *(EMULATED_CACHE, EMULATED_GPU, EMULATED_PROCESSES, EMULATED_RESULT, EMULATED_SNAPSHOT, EMULATED_FORKS),
     }
 )
-# What a command may refer to as $(NAME). Each is set in every run, or empty.
+# The variables that a command may refer to as $(NAME). Each is set in every run, or empty.
 REFERABLE = frozenset(
     value
     for name, value in list(globals().items())

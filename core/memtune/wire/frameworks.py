@@ -23,7 +23,7 @@ class Framework(NamedTuple):
     instead: str
     integrations: tuple[str, ...] = ()
 
-    def refusal(self, integration: str) -> str:
+    def unsupported(self, integration: str) -> str:
         """Why a job that uses the framework under an integration is refused, and what to do."""
         return f"integration {integration} does not support {self.name}: {self.instead} (docs/integrations.md)"
 
@@ -66,10 +66,10 @@ _PREFIXES = (
     ("uv", "run"),
     ("poetry", "run"),
 )
-# What options of prefixes are given, and how long `timeout` waits: numbers and names of signals or variables.
+# Arguments of prefixes' options, and the duration of `timeout`: numbers and names of signals or variables.
 _VALUE = re.compile(r"[\d.]+[smhd]?|[A-Z][A-Z0-9_]*")
 _MODULE = ("-m", "--module")
-# Arguments by which a program only tells of itself.
+# Arguments with which a program only describes itself.
 _ASKS = {"-h", "--help", "--version"}
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")

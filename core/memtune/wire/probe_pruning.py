@@ -1,6 +1,7 @@
 """Early ends of probes: the plan can no longer win, it leaves too little memory free, or its steps are steady.
 
-The runner ends its own probe. The pruner of an Optuna study shares the rule of what can no longer win.
+In the pod, `memtune_runner.rank.probe` applies the rules to each step and ends the probe. The pruner of an Optuna
+study shares the rule of what can no longer win.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Pruned(Word):
 
 
 class Target(NamedTuple):
-    """What a probe has to beat: the best tokens per second, and a limit of device bytes; 0 for nothing to beat."""
+    """The target of a probe: the best tokens per second, and a limit of device bytes; 0 for none."""
 
     tokens_per_second: int = 0
     device_bytes: int = 0

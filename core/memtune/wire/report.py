@@ -24,7 +24,7 @@ TERMINATION_MESSAGE_BYTES = 1_500
 LOG_TAIL_BYTES = 800
 # Enough for a curve; the status keeps the steps of every probe.
 MOST_STEPS = 5
-# Of all warnings together. The message of a run is hardly longer.
+# For all warnings together. The message of a run is hardly longer.
 LARGEST_WARNING = 280
 
 # CUDA's own text for its error codes (CUDA Runtime API, cudaError_t).
@@ -145,15 +145,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Applied:
-    """What the runner observed of the user's code; None if not observed.
+    """The runner's observations of the user's code; None if not observed.
 
     ``weight_dtype`` is that of the weights that learn as the script keeps them, ``compute_dtype`` that of the first
     linear layer's matrix product: they differ under autocast. ``backend`` is ``none`` where no wrapper was seen.
-    ``sharding`` is FSDP's strategy in the words of a plan; of other backends ``zero_stage`` says all.
-    ``evaluation_batch`` is that of the model's forward passes without gradients; no plan asks for one.
-    ``expandable_segments`` says whether torch's allocator has any; it is asked only under a plan that wants them.
-    ``optimizer`` is one of a plan's, or else its class. ``attention`` is ``sdpa`` or ``eager``; it and ``fused_loss``
-    are seen by the engine.
+    ``sharding`` is FSDP's strategy as in a plan; ``zero_stage`` describes the other backends. ``evaluation_batch`` is
+    that of the model's forward passes without gradients; no plan asks for one. ``expandable_segments`` says whether
+    torch's allocator has any; it is asked only under a plan that wants them. ``optimizer`` is one of a plan's, or else
+    its class. ``attention`` is ``sdpa`` or ``eager``; it and ``fused_loss`` are seen by the engine.
     """
 
     micro_batch: _Count = None

@@ -1,8 +1,8 @@
 """The trace of a model: the ordered allocations and frees of one micro-batch, for replay under any plan.
 
 ``memtune_runner.tracing`` makes a trace without a GPU, once per numerics (`NUMERICS`); it is parsed here. Sizes are
-fixed bytes plus bytes per row of the micro-batch, so that a trace covers every micro-batch. What autograd saves is
-distinguished from what Python holds, so that checkpointing can be replayed, too.
+fixed bytes plus bytes per row of the micro-batch, so that a trace covers every micro-batch. Tensors saved by autograd
+are distinguished from those held by Python, so that checkpointing can be replayed, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OF_SAVES = UNPACK + RELEASE
 
 ROOT = -1  # in place of a block: outside all blocks
 
-# What made a tensor, for selective checkpointing.
+# The kind of operator that made a tensor, for selective checkpointing.
 OTHER, PRODUCT, ATTENTION = ".", "p", "a"
 _KNOWN = frozenset(ALLOC + DROP + SAVES + UNPACK + RELEASE + GRADIENT + OF_BLOCKS + OF_WEIGHTS + OF_ALL)
 

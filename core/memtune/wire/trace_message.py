@@ -18,7 +18,7 @@ from typing import Any
 from memtune.wire import trace as events
 from memtune.wire.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
-# Increase this when tracing changes: a stored trace of another version is made anew.
+# Increase this when tracing changes: a stored trace of another version is replaced.
 VERSION = 5
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
@@ -27,7 +27,7 @@ _MOST_EVENTS = 250_000
 _LARGEST_NUMBER = 2**48
 _LONGEST_NAME = 64
 _SHORTEST_FOLD = 12
-# A small dictionary: unpacking takes that much memory whatever the message says.
+# A small dictionary: unpacking takes that much memory for any message.
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20, "pb": 0}]
 
 

@@ -49,8 +49,8 @@ class _Handler(SimpleHTTPRequestHandler):
         try:
             with urllib.request.urlopen(prometheus.URL + self.path, timeout=60) as answer:
                 self._answer(answer.status, answer.read())
-        except urllib.error.HTTPError as refusal:
-            self._answer(refusal.code, refusal.read())
+        except urllib.error.HTTPError as error:
+            self._answer(error.code, error.read())
         except OSError as error:
             self._answer(502, json.dumps({"status": "error", "error": f"Prometheus does not answer: {error}"}).encode())
 

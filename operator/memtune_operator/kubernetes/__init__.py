@@ -1,1 +1,1 @@
-"""The Kubernetes backend: the API client, its watch cache, leader election, pod creation and reading."""
+"""The Kubernetes backend: the API client, its watch caches, leader election, nodes, pod creation and ConfigMaps."""

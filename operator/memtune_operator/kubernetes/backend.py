@@ -8,19 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from memtune.api import API_VERSION, KIND, Job, SpecError, load_job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Owned, Refusal
+from memtune.controller import Blocker, Deletion, JobEvent, Observed, Owned
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.memory.measured_overhead import JobOutside
+from memtune.memory.measured_overhead import JobOverhead
 from memtune.wire.run import Run, TraceRun
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.events import event
-from memtune_operator.kubernetes.measurement_store import Measurements
+from memtune_operator.kubernetes.measurements_cache import MeasurementsCache
 from memtune_operator.kubernetes.node_list import NodeList
 from memtune_operator.kubernetes.nodes import candidates, lost
 from memtune_operator.kubernetes.pod_creator import PodCreator
-from memtune_operator.kubernetes.pod_reader import (
+from memtune_operator.kubernetes.traces import Traces
+from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError, Place
+from memtune_operator.pods import gangs, preflight
+from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, Manifest, ObjectKind
+from memtune_operator.pods.pod_reader import (
     NodesSeen,
     held_back,
     held_seconds,
@@ -30,12 +34,7 @@ from memtune_operator.kubernetes.pod_reader import (
     owned_through,
     run_of,
 )
-from memtune_operator.kubernetes.traces import Traces
-from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError, Place
-from memtune_operator.pods import gangs, preflight
-from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
 from memtune_operator.pods.trace_pod import is_outdated
-from memtune_operator.pods.wrapping import Manifest
 from memtune_operator.settings import Settings
 
 _log = logging.getLogger("memtune")
@@ -49,7 +48,7 @@ class KubernetesBackend:
         self._settings = settings
         self._nodes = NodeList(cluster, settings.reads_nodes)
         self._traces = Traces(cluster, settings.runner_image)
-        self._measurements = Measurements(cluster, settings.runner_image)
+        self._measurements = MeasurementsCache(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         self._creations = PodCreator(cluster, settings.runner_image, settings.policy.is_restricted)
@@ -63,8 +62,8 @@ class KubernetesBackend:
         """Return the job as the API server has it now, and the objects it owns."""
         try:
             manifest = await self._cluster.read(API_VERSION, KIND, key.namespace, key.name)
-        except RefusalError as refusal:
-            if refusal.kind is Kind.ABSENT:
+        except ApiError as error:
+            if error.kind is ErrorKind.ABSENT:
                 self._creations.forget(key)
                 self._caches[POD].forget(key)
                 return None
@@ -74,11 +73,11 @@ class KubernetesBackend:
         try:
             job = load_job(manifest)
         except SpecError as error:
-            return _unready(manifest, Refusal(reasons.SPEC_INVALID, str(error)))
+            return _unready(manifest, Blocker(reasons.SPEC_INVALID, str(error)))
         try:
             observed = await self._observed(job, manifest, now)
-        except NotWatchedError as refusal:
-            return _unready(manifest, Refusal(reasons.REFUSED, refusal.message))
+        except NotWatchedError as error:
+            return _unready(manifest, Blocker(reasons.REFUSED, error.message))
         return await self._measurements.recall(Snapshot(manifest, observed, job))
 
     async def write(self, snapshot: Snapshot, status: Manifest) -> None:
@@ -96,7 +95,7 @@ class KubernetesBackend:
         pods = owned_by(await self._caches[POD].of_job(Key.of(snapshot.job)), snapshot.job.metadata.uid)
         return await self._traces.remember(snapshot.job, trace, pods, now)
 
-    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_overhead(self, snapshot: Snapshot, measured: JobOverhead) -> bool:
         """Cache it in the namespace's second ConfigMap."""
         return await self._measurements.remember(snapshot, measured)
 
@@ -119,9 +118,9 @@ class KubernetesBackend:
         for position, each in enumerate(events):
             try:
                 await self._cluster.create(event(snapshot.manifest, each, position))
-            except RefusalError as refusal:
-                if refusal.kind is not Kind.EXISTS:
-                    _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
+            except ApiError as error:
+                if error.kind is not ErrorKind.EXISTS:
+                    _log.warning("the event %s could not be created: %s", each.reason, error.message)
 
     async def delete_job(self, snapshot: Snapshot) -> None:
         """Delete the job; its owned objects are garbage-collected."""
@@ -137,15 +136,15 @@ class KubernetesBackend:
         nodes = await self._nodes.known(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
         resources = job.spec.resources
         needed = None if resources.is_emulated else resources.gpu_resource
-        refusals = await self._refusals(job, manifest, checked, now)
+        blockers = await self._blockers(job, manifest, checked, now)
         return Observed(
             status=_status(manifest),
             runs=self._runs(job, pods, own.get(JOB_SET, []), nodes, now),
             owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
             nodes=candidates(nodes, checked.pod["spec"], needed) if nodes is not None and checked.pod else None,
-            refusals=refusals,
+            blockers=blockers,
             seen_going=self._seen_going(job),
-            trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
+            trace="" if checked.blocker else await self._traces.recall(job, _status(manifest), pods),
             gpu_hour_prices=settings.gpu_hour_prices,
         )
 
@@ -172,23 +171,23 @@ class KubernetesBackend:
                 found.setdefault(run, []).append(one)
         for job_set in job_sets:
             found.setdefault(run_of(job_set), held_back(job_set))
-        refused = self._creations.refusal_of(job)
-        if refused:
-            found.setdefault(refused.run, [])
+        rejected = self._creations.rejection_of(job)
+        if rejected:
+            found.setdefault(rejected.run, [])
         return {
             run: RunObservation(
                 tuple(sorted(seen_pods, key=lambda pod: pod.index)),
-                refusal=refused.refusal.message if refused and refused.run == run else "",
+                rejection=rejected.blocker.message if rejected and rejected.run == run else "",
             )
             for run, seen_pods in found.items()
         }
 
-    async def _refusals(
+    async def _blockers(
         self, job: Job, manifest: Manifest, checked: preflight.Preflight, now: float
-    ) -> tuple[Refusal, ...]:
+    ) -> tuple[Blocker, ...]:
         """Every reason why no pod of the job may be created."""
-        if checked.refusal:
-            return (checked.refusal,)
+        if checked.blocker:
+            return (checked.blocker,)
         if taken := await self._creations.name_taken(job, now):
             return (taken,)
         status = _status(manifest)
@@ -208,7 +207,7 @@ def _owned(kind: ObjectKind, manifest: Manifest) -> Owned:
     return Owned(str(kind), metadata["name"], metadata["uid"], run_of(manifest), holds_pods=kind == JOB_SET)
 
 
-def _unready(manifest: Manifest, problem: Refusal) -> Snapshot:
+def _unready(manifest: Manifest, problem: Blocker) -> Snapshot:
     return Snapshot(manifest, Observed(status=_status(manifest)), problem=problem)
 
 

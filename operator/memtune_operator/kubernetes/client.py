@@ -15,8 +15,8 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from memtune.api import KIND, PLURAL
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError, refusal_of
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.api_errors import ApiError, ErrorKind, api_error
+from memtune_operator.pods.kinds import Manifest
 
 _REQUEST_SECONDS = 30.0
 NO_ANSWER = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 class Client:
-    """Requests to the API server. Methods raise RefusalError only."""
+    """Requests to the API server. Methods raise ApiError only."""
 
     def __init__(self, api: client.ApiClient, count_request: CountRequest = lambda *_: None) -> None:
         self.api = api
@@ -91,9 +91,9 @@ class Client:
             body["gracePeriodSeconds"] = grace_seconds
         try:
             await self._call("DELETE", path, {}, body)
-        except RefusalError as refusal:
+        except ApiError as error:
             # Gone, or replaced by another object of the same name.
-            if refusal.kind not in (Kind.ABSENT, Kind.CONFLICT):
+            if error.kind not in (ErrorKind.ABSENT, ErrorKind.CONFLICT):
                 raise
 
     async def pod_lines(
@@ -101,7 +101,7 @@ class Client:
     ) -> AsyncIterator[str]:
         """Stream the lines of a pod subresource (``log``, ``proxy/...``). The pod name may carry a port."""
         path = f"{_path('v1', 'Pod', namespace)}/{pod}/{part}"
-        with self._refusals("GET"):
+        with self._api_errors("GET"):
             async with self._stream("GET", path, query, seconds) as lines:
                 async for line in lines:
                     yield line.rstrip(b"\n").decode(errors="replace")
@@ -123,7 +123,7 @@ class Client:
         query |= {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(_WATCH_SECONDS)}
         # Bookmarks keep the version recent enough to resume from when nothing changes for long.
         query |= {"allowWatchBookmarks": "true"}
-        with self._refusals("WATCH"):
+        with self._api_errors("WATCH"):
             async with self._stream("WATCH", path, query, _WATCH_SECONDS + _REQUEST_SECONDS) as lines:
                 async for line in lines:
                     yield _change(line)
@@ -145,8 +145,8 @@ class Client:
     ) -> Manifest:
         if verb != "GET" and not self.may_write():
             # After a freeze, a process continues in the middle of a reconcile before it can read who leads now.
-            raise RefusalError(Kind.RETRY, "the lease has run out: another operator may lead by now")
-        with self._refusals(verb):
+            raise ApiError(ErrorKind.RETRY, "the lease has run out: another operator may lead by now")
+        with self._api_errors(verb):
             response = await self._request(verb, path, query or {}, body, _REQUEST_SECONDS)
             self._count_request(verb, response.status)
             answer = json.loads(await response.read())
@@ -167,17 +167,17 @@ class Client:
         return response
 
     @contextmanager
-    def _refusals(self, verb: str) -> Iterator[None]:
-        """Turn any error of a request into a RefusalError, and count the request."""
+    def _api_errors(self, verb: str) -> Iterator[None]:
+        """Turn any error of a request into a ApiError, and count the request."""
         try:
             yield
         except client.ApiException as error:
             self._count_request(verb, error.status or 0)
             retry_after = (error.headers or {}).get("Retry-After", "")
-            raise refusal_of(error.status, str(error.reason or ""), str(error.body or ""), retry_after) from error
+            raise api_error(error.status, str(error.reason or ""), str(error.body or ""), retry_after) from error
         except (*NO_ANSWER, ValueError) as error:
             self._count_request(verb, 0)
-            raise refusal_of(None, f"the API server did not answer: {error or type(error).__name__}", "") from error
+            raise api_error(None, f"the API server did not answer: {error or type(error).__name__}", "") from error
 
 
 def _change(line: bytes) -> Change:
@@ -186,7 +186,7 @@ def _change(line: bytes) -> Change:
     try:
         kind, found = event["type"], event["object"]
         if kind == "ERROR":
-            raise refusal_of(found.get("code"), "", json.dumps(found))
+            raise api_error(found.get("code"), "", json.dumps(found))
         version = found["metadata"].get("resourceVersion", "")
     except (KeyError, TypeError, AttributeError) as error:
         # A proxy may send anything.

@@ -1,4 +1,4 @@
-"""Kubernetes events of a job, as `kubectl describe` shows them."""
+"""Kubernetes events of a job, as `kubectl describe` shows them. `KubernetesBackend.tell` posts them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from memtune.api import API_VERSION, KIND
 from memtune.controller import JobEvent
 from memtune.wire.names import job_stem, short_hash
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import Manifest
 
 # The digits of the largest etcd revision.
 _DIGITS = 19

@@ -8,12 +8,12 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Client, is_fresh
 from memtune_operator.kubernetes.nodes import healthy_nodes
 from memtune_operator.kubernetes.watch_cache import NotWatchedError
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import Manifest
 
 _log = logging.getLogger("memtune")
 _AGE_SECONDS = 15.0
@@ -45,15 +45,15 @@ class NodeList:
     async def _listed(self, now: float) -> list[Manifest]:
         try:
             found = await self._cluster.list("v1", "Node")
-        except RefusalError as refusal:
-            if refusal.kind is not Kind.REFUSED:
+        except ApiError as error:
+            if error.kind is not ErrorKind.REFUSED:
                 raise
             self._refused_at = now if self._refused_at is None else self._refused_at
             # A starting API server may answer so for a moment.
             if is_fresh(self._refused_at, now, _AGE_SECONDS):
                 raise
             advice = "grant it, or install with rbac.readNodes: false"
-            raise NotWatchedError(f"the operator may not list nodes: {refusal.message}; {advice}") from refusal
+            raise NotWatchedError(f"the operator may not list nodes: {error.message}; {advice}") from error
         self._refused_at = None
         return found
 
@@ -63,8 +63,8 @@ class NodeList:
             await asyncio.sleep(_AGE_SECONDS)
             try:
                 sound = healthy_nodes(await self.known(time.time()) or [])
-            except RefusalError as refusal:
-                _log.warning("reading nodes: %s", refusal.message)
+            except ApiError as error:
+                _log.warning("reading nodes: %s", error.message)
                 continue
             for key, nodes in nodes_by_job().items():
                 if nodes - sound:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from memtune.controller import Node
 from memtune.units import MIB
 from memtune_operator.pods import names
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.placement import REQUIRED
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.pod_reader import seconds_of
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 # Taints that the cluster sets for transient conditions; the hardware is unaffected.
@@ -35,11 +35,6 @@ def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) ->
 def healthy_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
     """The names of the nodes that are ready and in service."""
     return frozenset(node["metadata"]["name"] for node in nodes if not (_is_out(node) or _silence(node)))
-
-
-def seconds_of(time: str) -> float:
-    """Convert an API server timestamp to seconds since the epoch."""
-    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
 def _node(node: Manifest, gpu_resource: str | None) -> Node:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from memtune.api import Job
 from memtune.memory.traced_model import read_traced
 from memtune.wire.trace import TraceError
-from memtune_operator.kubernetes.cache_config_map import CacheConfigMap
-from memtune_operator.kubernetes.cache_entries import entry, keeping
+from memtune_operator.config_map import entry, with_entry
 from memtune_operator.kubernetes.client import Client
-from memtune_operator.kubernetes.pod_reader import image_ids
+from memtune_operator.kubernetes.namespace_cache import NamespaceCache
+from memtune_operator.pods.kinds import Manifest
+from memtune_operator.pods.pod_reader import image_ids
 from memtune_operator.pods.trace_pod import has_foreign_variables, is_trace, key_of
-from memtune_operator.pods.wrapping import Manifest, TemplateError
+from memtune_operator.pods.wrapping import TemplateError
 
 NAME = "memtune-traces"
 
@@ -31,14 +32,14 @@ def image_of(kept: Manifest | None, key: str) -> str:
 
 def remembering(kept: Manifest | None, namespace: str, key: str, trace: str, image_id: str, now: float) -> Manifest:
     """The ConfigMap with one more trace, about 2 kB each."""
-    return keeping(kept, NAME, namespace, key, {"trace": trace, "imageID": image_id}, int(now))
+    return with_entry(kept, NAME, namespace, key, {"trace": trace, "imageID": image_id}, int(now))
 
 
 class Traces:
     """Reads and writes the trace ConfigMap of each namespace, for jobs that have a factory."""
 
     def __init__(self, cluster: Client, runner_image: str) -> None:
-        self._cache = CacheConfigMap(cluster, NAME)
+        self._cache = NamespaceCache(cluster, NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from memtune.api import KIND
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Change, Client
-from memtune_operator.kubernetes.pod_reader import Gone, gone, index_of, run_of
 from memtune_operator.pods import names
-from memtune_operator.pods.kinds import ObjectKind
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import Manifest, ObjectKind
+from memtune_operator.pods.pod_reader import Gone, gone, index_of, run_of
 
 _log = logging.getLogger("memtune")
 _RETRY_SECONDS = 2.0
@@ -25,11 +24,11 @@ _THROUGH = names.ANNOTATION_JOB
 Place = tuple[str, int]
 
 
-class NotWatchedError(RefusalError):
+class NotWatchedError(ApiError):
     """The operator may not watch a kind, so nothing can be decided."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(Kind.REFUSED, message)
+        super().__init__(ErrorKind.REFUSED, message)
 
 
 class Cache:
@@ -82,19 +81,19 @@ class Cache:
             wait = _RETRY_SECONDS
             try:
                 await self._follow_once(cluster, namespace, wake)
-            except RefusalError as refusal:
-                wait = max(refusal.retry_after_seconds, wait)
-                if refusal.kind in (Kind.ABSENT, Kind.EXPIRED, Kind.REFUSED):
+            except ApiError as error:
+                wait = max(error.retry_after_seconds, wait)
+                if error.kind in (ErrorKind.ABSENT, ErrorKind.EXPIRED, ErrorKind.REFUSED):
                     self._versions[namespace] = ""
-                if refusal.kind is Kind.ABSENT:
+                if error.kind is ErrorKind.ABSENT:
                     # The CRD is not installed (yet), so there are no objects of it.
                     self._drop_others(namespace, set(), wake)
                     self._answered(namespace, wake)
                     wait = max(_UNCHANGED_SECONDS, wait)
-                if refusal.kind is Kind.REFUSED and self._refuses(namespace, refusal.message, wake):
+                if error.kind is ErrorKind.REFUSED and self._refuses(namespace, error.message, wake):
                     wait = max(_UNCHANGED_SECONDS, wait)
-                if refusal.kind is not Kind.EXPIRED:
-                    _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
+                if error.kind is not ErrorKind.EXPIRED:
+                    _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", error.message)
             # Always wait: a server or proxy that closes every watch at once must not cause a busy loop.
             await asyncio.sleep(wait)
 

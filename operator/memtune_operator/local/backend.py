@@ -13,20 +13,20 @@ from uuid import uuid4
 
 from memtune.api import Job, SpecError, load_job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Refusal
+from memtune.controller import Blocker, Deletion, JobEvent, Observed
 from memtune.controller.observation import RunObservation
-from memtune.memory.measured_overhead import JobOutside
+from memtune.memory.measured_overhead import JobOverhead
 from memtune.wire.run import Run, TraceRun
+from memtune_operator import measurements
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes import measurement_entries
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
-from memtune_operator.kubernetes.pod_reader import run_of
 from memtune_operator.local.command import LocalCommand, command_of, with_python
 from memtune_operator.local.runs import LocalRun, write_whole
 from memtune_operator.pods import preflight
+from memtune_operator.pods.kinds import Manifest
+from memtune_operator.pods.pod_reader import run_of
 from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_pods
-from memtune_operator.pods.wrapping import Manifest
 
 # No policy is enforced: it is the user's own machine, and images and volumes are not used.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
@@ -98,30 +98,30 @@ class LocalBackend:
         try:
             job = load_job(manifest)
         except SpecError as error:
-            return Snapshot(manifest, Observed(status=status), problem=Refusal(reasons.SPEC_INVALID, str(error)))
+            return Snapshot(manifest, Observed(status=status), problem=Blocker(reasons.SPEC_INVALID, str(error)))
         runs = {}
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
             runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
         # A stopped run is observed once more: its report arrives after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
-        refusal = refusal_of(job, has_attempts=bool(status.get("attempts")))
+        blocker = blocker_of(job, has_attempts=bool(status.get("attempts")))
         observed = Observed(
             status=status,
             runs=runs,
-            refusals=(refusal,) if refusal else (),
+            blockers=(blocker,) if blocker else (),
             trace=self._trace,
         )
         kept = _read_json(self._measurements)
-        known = measurement_entries.recall(kept, measurement_entries.subject(*_asked(job, observed)))
-        earlier = measurement_entries.recall_probes(kept, measurement_entries.probed_subject(*_asked(job, observed)))
-        return Snapshot(manifest, replace(observed, remembered=known, earlier=earlier), job)
+        known = measurements.cached_overhead(kept, measurements.overhead_subject(*_asked(job, observed)))
+        earlier = measurements.cached_probes(kept, measurements.probes_subject(*_asked(job, observed)))
+        return Snapshot(manifest, replace(observed, measured_overhead=known, earlier=earlier), job)
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         """Write the status, if the file has not changed since it was read."""
         # Compared as text, because NaN is not equal to itself.
         if json.dumps(self._read()) != json.dumps(snapshot.manifest):
-            raise RefusalError(Kind.CONFLICT, f"{_file(self._directory)} was written by somebody else")
+            raise ApiError(ErrorKind.CONFLICT, f"{_file(self._directory)} was written by somebody else")
         self._save({**snapshot.manifest, "status": status})
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
@@ -148,17 +148,17 @@ class LocalBackend:
         self._trace = trace
         return True
 
-    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_overhead(self, snapshot: Snapshot, measured: JobOverhead) -> bool:
         """Cache it in a file shared by all jobs."""
         assert snapshot.job is not None  # only a parsed job has runs
-        subject = measurement_entries.subject(*_asked(snapshot.job, snapshot.observed))
-        return self._keep(lambda kept: measurement_entries.remembering(kept, "", subject, measured))
+        subject = measurements.overhead_subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: measurements.with_overhead(kept, "", subject, measured))
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
         """Cache it in the same file."""
         assert snapshot.job is not None  # only a job that could be read has runs
-        subject = measurement_entries.probed_subject(*_asked(snapshot.job, snapshot.observed))
-        return self._keep(lambda kept: measurement_entries.remembering_probes(kept, "", subject, probes, int(now)))
+        subject = measurements.probes_subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: measurements.with_probes(kept, "", subject, probes, int(now)))
 
     def _keep(self, change: Callable[[Manifest], Manifest]) -> bool:
         """Apply ``change`` to the shared file, under a lock against the programs of other jobs."""
@@ -195,17 +195,17 @@ class LocalBackend:
         try:
             write_whole(file, json.dumps(manifest, indent=1))
         except OSError as error:
-            raise RefusalError(Kind.RETRY, f"{file} cannot be written: {error.strerror}") from error
+            raise ApiError(ErrorKind.RETRY, f"{file} cannot be written: {error.strerror}") from error
 
 
-def refusal_of(job: Job, has_attempts: bool = False) -> Refusal | None:
+def blocker_of(job: Job, has_attempts: bool = False) -> Blocker | None:
     """Why no run of the job can be started on this machine, else None."""
     checked = preflight.check(job, _POLICY, _NO_IMAGE, has_attempts=has_attempts)
-    return checked.refusal or _not_here(job, checked.pod)
+    return checked.blocker or _not_here(job, checked.pod)
 
 
 def started_here(job: Job, run: Run, directory: Path) -> LocalCommand:
-    """The command of a run. The job must have no refusal."""
+    """The command of a run. Nothing may block the job."""
     return command_of(job, _pod(job, run), directory)
 
 
@@ -221,7 +221,7 @@ def job_in(directory: Path) -> Manifest:
     found = _read_json(file)
     metadata = found.get("metadata")
     if not (isinstance(found.get("spec"), dict) and isinstance(metadata, dict) and _is_accepted(metadata)):
-        raise StateError(f"{file} is not as memtune run left it; put it back, or remove {directory} to begin anew")
+        raise StateError(f"{file} is not as memtune run left it; restore it, or remove {directory} to start over")
     return found
 
 
@@ -235,7 +235,7 @@ def _file(directory: Path) -> Path:
 
 def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
     """The arguments of a cache subject: the job, the image and the GPU product, or this machine's own."""
-    return job, _NO_IMAGE, measurement_entries.product_of(job, observed) or _OWN_GPU
+    return job, _NO_IMAGE, measurements.product_of(job, observed) or _OWN_GPU
 
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:
@@ -251,17 +251,17 @@ def _read_json(path: Path) -> Manifest:
     return found if isinstance(found, dict) else {}
 
 
-def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
-    """The refusal of features that need a cluster, else None."""
+def _not_here(job: Job, pod: Manifest | None) -> Blocker | None:
+    """What blocks a job that needs a cluster, else None."""
     resources = job.spec.resources
     if resources.pods > 1:
-        return Refusal(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")
+        return Blocker(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")
     if job.spec.tuning.parallel_probes > 1:
         sentence = "spec.tuning.parallelProbes: one machine's GPUs hold one probe at a time; set 1, or use a cluster"
-        return Refusal(reasons.TEMPLATE_REJECTED, sentence)
+        return Blocker(reasons.TEMPLATE_REJECTED, sentence)
     for container in (pod or {}).get("spec", {}).get("containers", []):
         for variable in container.get("env") or []:
             if "valueFrom" in variable:
                 sentence = f"env {variable['name']}: only a cluster has what valueFrom names; give a value"
-                return Refusal(reasons.TEMPLATE_REJECTED, sentence)
+                return Blocker(reasons.TEMPLATE_REJECTED, sentence)
     return None

@@ -17,7 +17,8 @@ from memtune.wire.run import RunKind
 from memtune_operator.local.checkpoints import checkpoint_path, emulated_checkpoints, moved
 from memtune_operator.local.runs import expanded
 from memtune_operator.pods.bootstrap import BOOTSTRAP
-from memtune_operator.pods.wrapping import Manifest, wrapped_index
+from memtune_operator.pods.kinds import Manifest
+from memtune_operator.pods.wrapping import wrapped_index
 
 
 class LocalCommand(NamedTuple):

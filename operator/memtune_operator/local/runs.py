@@ -128,7 +128,7 @@ class LocalRun:
             await self._waiter
 
     def adopt_report(self) -> bool:
-        """Take the end of an unobserved run from its report; return whether it tells."""
+        """Take the end of an unobserved run from its report; return whether there was one."""
         report = self._report()
         if report is None:
             return False
@@ -227,7 +227,7 @@ def expanded(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_time(pid: int) -> str:
-    """The start time of a process, which tells it from a later one with the same id; empty if there is none."""
+    """The start time of a process, which distinguishes it from a later one with the same id; empty if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

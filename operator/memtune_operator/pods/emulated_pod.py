@@ -8,11 +8,12 @@ from typing import Any
 
 from memtune.api import Job
 from memtune.controller.pods import EMULATION_SECONDS
+from memtune.wire.names import pod_name
 from memtune.wire.run import Run
 from memtune_operator.pods import manifests, names, placement, pod_security, variables, wrapping
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.references import check_references
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import Manifest
 
 # The template fields that place pods on GPUs or bring GPUs into a container.
 _OF_GPUS = (
@@ -28,7 +29,7 @@ _SAVED_APART = "memtune-emulated"
 
 def emulated_pod(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> Manifest:
     """The pod that runs the job's command under a plan on an emulated GPU, one for all ranks."""
-    template, name = read_template(job, runner_image), names.pod_name(job.metadata.name, run.kind, run.number, 0)
+    template, name = read_template(job, runner_image), pod_name(job.metadata.name, run.kind, run.number, 0)
     labels = {**names.run_labels(job.metadata.name, run.kind, run.number), names.LABEL_INDEX: "0"}
     spec = _pod_spec(template["spec"], job, run, job.spec.runner.image or runner_image)
     return {

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from memtune.api import Job, reasons
-from memtune.controller import Refusal
+from memtune.controller import Blocker
+from memtune.wire.names import run_name
 from memtune.wire.run import Run
 from memtune.words import Word
 from memtune_operator.pods import names
-from memtune_operator.pods.kinds import BATCH_JOB, COSCHEDULING_GROUP, JOB_SET, VOLCANO_GROUP, ObjectKind
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import BATCH_JOB, COSCHEDULING_GROUP, JOB_SET, VOLCANO_GROUP, Manifest, ObjectKind
 
 
 class Gang(Word):
@@ -38,15 +38,15 @@ _SCHEDULERS = {
 }
 
 
-def refusal(job: Job, template: Manifest, installed: Collection[Gang]) -> Refusal | None:
-    """The refusal if the operator was installed without the integration that the job asks for."""
+def missing_integration(job: Job, template: Manifest, installed: Collection[Gang]) -> Blocker | None:
+    """What blocks the job if the operator was installed without the integration that the job asks for."""
     for where, gang in _asked(job, template):
         if gang not in installed:
             sentence = (
                 f"{where} needs an operator that was installed with {str(gang)!r} in its chart's value gangs; "
                 "ask whoever installed it, or take the field out"
             )
-            return Refusal(reasons.GANG_NOT_INSTALLED, sentence)
+            return Blocker(reasons.GANG_NOT_INSTALLED, sentence)
     return None
 
 
@@ -63,7 +63,7 @@ def _scheduler(template: Manifest) -> Gang | None:
 
 def pod_metadata(job: Job, run: Run, template: Manifest) -> tuple[dict[str, str], dict[str, str]]:
     """The labels and annotations that mark the pods of a run as one group."""
-    group = names.run_name(job.metadata.name, run.kind, run.number)
+    group = run_name(job.metadata.name, run.kind, run.number)
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     # Kueue queues a JobSet as a whole, by the JobSet's label.

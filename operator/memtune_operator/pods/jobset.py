@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from memtune.wire import environment
 from memtune_operator.pods import names
-from memtune_operator.pods.kinds import JOB_SET
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import JOB_SET, Manifest
 
 _COMPLETION_INDEX = f"metadata.annotations['{names.ANNOTATION_COMPLETION_INDEX}']"
 

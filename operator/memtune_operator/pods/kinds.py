@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+# An object as the API server takes and gives it.
+Manifest = dict[str, Any]
 
 
 class ObjectKind(NamedTuple):

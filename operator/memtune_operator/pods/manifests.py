@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 
 from memtune.api import API_VERSION, KIND, Job
-from memtune.controller.budget import longest_seconds
+from memtune.controller.budget import most_probe_seconds
+from memtune.wire.names import plan_hash, pod_name, run_name
 from memtune.wire.run import Run, RunKind
 from memtune_operator.pods import gangs, names, placement, pod_security, variables, wrapping
 from memtune_operator.pods.jobset import job_set
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.references import check_references
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import Manifest
 
 # The Kubernetes default.
 TERMINATION_MESSAGE = "/dev/termination-log"
@@ -35,7 +36,7 @@ def objects(job: Job, run: Run, runner_image: str, is_restricted: bool = False) 
 
 def service(job: Job, run: Run) -> Manifest:
     """The headless Service by which the pods of a run find each other before they are ready."""
-    name = names.run_name(job.metadata.name, run.kind, run.number)
+    name = run_name(job.metadata.name, run.kind, run.number)
     labels = names.run_labels(job.metadata.name, run.kind, run.number)
     return {
         "apiVersion": "v1",
@@ -57,7 +58,7 @@ def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
     if found is None:
         return []
     kind, spec = found
-    name = names.run_name(job.metadata.name, run.kind, run.number)
+    name = run_name(job.metadata.name, run.kind, run.number)
     labels = names.run_labels(job.metadata.name, run.kind, run.number)
     metadata = metadata_of(job, name, labels, plan_annotations(run))
     return [{"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}]
@@ -78,7 +79,7 @@ def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
     run_labels = names.run_labels(job.metadata.name, run.kind, run.number)
     labels = merged(template, "labels", {**run_labels, names.LABEL_INDEX: str(index), **gang_labels})
     annotations = merged(template, "annotations", {**plan_annotations(run), **gang_annotations})
-    name = names.pod_name(job.metadata.name, run.kind, run.number, index)
+    name = pod_name(job.metadata.name, run.kind, run.number, index)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -97,8 +98,8 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
         **placement.with_nodes(spec, job, run),
         **deadline(spec, job, run),
         "restartPolicy": "Never",
-        "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
-        "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
+        "hostname": pod_name(job.metadata.name, run.kind, run.number, index),
+        "subdomain": run_name(job.metadata.name, run.kind, run.number),
         "initContainers": [wrapping.copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
         "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
         "volumes": [*(spec.get("volumes") or []), *volumes(wrapped, job)],
@@ -109,7 +110,7 @@ def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
     """Set activeDeadlineSeconds on probes, so that a stuck one ends without an operator. Train runs have none."""
     if run.kind is not RunKind.PROBE:
         return {}
-    latest = min(math.ceil(longest_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
+    latest = min(math.ceil(most_probe_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
     own = spec.get("activeDeadlineSeconds")
     return {"activeDeadlineSeconds": min(own, latest) if isinstance(own, int) else latest}
 
@@ -157,4 +158,4 @@ def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str
 
 def plan_annotations(run: Run) -> dict[str, str]:
     """The annotations with the run's plan."""
-    return {names.ANNOTATION_PLAN: str(run.plan), names.ANNOTATION_PLAN_HASH: names.plan_hash(run.plan)}
+    return {names.ANNOTATION_PLAN: str(run.plan), names.ANNOTATION_PLAN_HASH: plan_hash(run.plan)}

@@ -1,23 +1,12 @@
-"""Names, labels and annotations of the objects that a job owns, each defined once.
+"""Labels, annotations and names of the objects that a job owns, beside those of runs and pods in `memtune.wire.names`.
 
 Names depend on the job's name and the run alone, so that a restarted operator finds the objects again.
 """
 
 from __future__ import annotations
 
-from memtune.wire.names import (
-    HASH_CHARACTERS,
-    LONGEST_STEM,
-    job_stem,
-    plan_hash,
-    pod_name,
-    probe_saves,
-    run_name,
-    short_hash,
-)
+from memtune.wire.names import HASH_CHARACTERS, job_stem, run_name, short_hash
 from memtune.wire.run import RunKind
-
-__all__ = ["HASH_CHARACTERS", "LONGEST_STEM", "job_stem", "plan_hash", "pod_name", "probe_saves", "run_name"]
 
 GROUP = "memtune.dev"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memtune.api import Job
 from memtune.wire.run import Run
 from memtune_operator.pods import names
-from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.pods.kinds import Manifest
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -41,7 +41,7 @@ class Policy:
     is_restricted: bool = False
 
 
-def refusal(policy: Policy, job: Job, template: dict[str, Any]) -> str:
+def violation(policy: Policy, job: Job, template: dict[str, Any]) -> str:
     """Every reason why the policy forbids the job's pods; empty if it allows them. ``template`` must be validated."""
     found = [*_namespace(policy, job), *_host(policy, job, template), *_accounts(policy, template["spec"])]
     forbidden = list(pod_security.contradictions(job, template["spec"])) if policy.is_restricted else []

@@ -7,14 +7,15 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from memtune.api import Job, reasons, unknown_product
-from memtune.controller import Refusal
+from memtune.controller import Blocker
 from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.run import Run, RunKind
 from memtune_operator.pods import gangs, policy
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import Manifest, TemplateError
+from memtune_operator.pods.wrapping import TemplateError
 
 # Any plan will do: pods of two plans differ only in variables and the name.
 ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
@@ -27,7 +28,7 @@ class Preflight(NamedTuple):
     """A sample pod for a dry run, or the reason why none can be built."""
 
     pod: Manifest | None = None
-    refusal: Refusal | None = None
+    blocker: Blocker | None = None
 
 
 def check(
@@ -40,22 +41,22 @@ def check(
     """Check the template as every run will read it. A job that ``has_attempts`` no longer needs its sampler."""
     if job.spec.resources.is_emulated and (problem := unknown_product(job)):
         sentence = f"spec.resources.gpuProduct: {problem}; name a GPU to emulate"
-        return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
+        return Preflight(blocker=Blocker(reasons.TEMPLATE_REJECTED, sentence))
     try:
         template = read_template(job, runner_image)
         pod = run_pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
     except TemplateError as error:
-        return Preflight(refusal=Refusal(error.reason, str(error)))
-    if denied := policy.refusal(rules, job, template):
-        return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
-    if not job.spec.resources.is_emulated and (missing := gangs.refusal(job, template, installed)):
-        return Preflight(refusal=missing)
-    if not has_attempts and (absent := _sampler_refusal(job)):
-        return Preflight(refusal=absent)
+        return Preflight(blocker=Blocker(error.reason, str(error)))
+    if denied := policy.violation(rules, job, template):
+        return Preflight(blocker=Blocker(reasons.POLICY_DENIED, denied))
+    if not job.spec.resources.is_emulated and (missing := gangs.missing_integration(job, template, installed)):
+        return Preflight(blocker=missing)
+    if not has_attempts and (absent := _missing_sampler(job)):
+        return Preflight(blocker=absent)
     return Preflight(pod)
 
 
-def _sampler_refusal(job: Job) -> Refusal | None:
+def _missing_sampler(job: Job) -> Blocker | None:
     """Why the job's sampler cannot run in this operator."""
     tuning = job.spec.tuning
     absent = [name for name in _LIBRARIES.get(tuning.sampler, ()) if importlib.util.find_spec(name) is None]
@@ -65,4 +66,4 @@ def _sampler_refusal(job: Job) -> Refusal | None:
     needs = f"{tuning.sampler} needs {names}, not installed beside the operator"
     remedy = f"build its image with --build-arg {tuning.sampler}=true (under memtune run install {names})"
     sentence = f"spec.tuning.sampler: {needs}: {remedy}, or use MemTune, TPE or Random"
-    return Refusal(reasons.SAMPLER_MISSING, sentence)
+    return Blocker(reasons.SAMPLER_MISSING, sentence)

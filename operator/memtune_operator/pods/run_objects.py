@@ -5,9 +5,9 @@ from __future__ import annotations
 from memtune.api import Job
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.pods.emulated_pod import emulated_pod
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.manifests import objects, pods
 from memtune_operator.pods.trace_pod import trace_pod
-from memtune_operator.pods.wrapping import Manifest
 
 
 def run_objects(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:

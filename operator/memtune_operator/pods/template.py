@@ -9,8 +9,9 @@ from memtune.api import Job, reasons
 from memtune.api.container import TRAINER_CONTAINER
 from memtune_operator.pods import names
 from memtune_operator.pods.bootstrap import IMAGE_USER
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.placement import REQUIRED
-from memtune_operator.pods.wrapping import Manifest, TemplateError, conflict
+from memtune_operator.pods.wrapping import TemplateError, conflict
 
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}

@@ -10,14 +10,15 @@ from memtune.api.container import escape, names_in
 from memtune.api.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune.wire import environment
-from memtune.wire.names import short_hash
+from memtune.wire.names import pod_name, short_hash
 from memtune.wire.run import RunKind, TraceRun
 from memtune_operator.pods import names, pod_security
 from memtune_operator.pods.bootstrap import BOOTSTRAP, WORK_DIRECTORY
+from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.manifests import TERMINATION_MESSAGE, metadata_of
 from memtune_operator.pods.template import read_template
 from memtune_operator.pods.variables import of_trace
-from memtune_operator.pods.wrapping import Manifest, TemplateError, copy_runner, env_of, wrapped_index
+from memtune_operator.pods.wrapping import TemplateError, copy_runner, env_of, wrapped_index
 
 # For torch and the shapes of one model: 70 billion parameters take 0.3 GiB beyond the import.
 _LIMIT_BYTES = 4 * GIB
@@ -44,7 +45,7 @@ def trace_pod(job: Job, run: TraceRun, runner_image: str, is_restricted: bool = 
     """The pod that traces a job's factory and writes the trace to its termination message."""
     template = read_template(job, runner_image)
     spec, container = template["spec"], _wrapped(job, template["spec"])
-    stem, name = job.metadata.name, names.pod_name(job.metadata.name, run.kind, run.number, 0)
+    stem, name = job.metadata.name, pod_name(job.metadata.name, run.kind, run.number, 0)
     labels = {**(template["metadata"].get("labels") or {}), **names.run_labels(stem, run.kind, run.number)}
     # So that another factory's trace is never used for this one.
     own = {names.ANNOTATION_PLAN_HASH: _hash_of(job, runner_image)}

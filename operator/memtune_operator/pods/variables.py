@@ -10,6 +10,7 @@ from memtune.api import Job, architecture_of, gpu_of
 from memtune.api.training import Shrink
 from memtune.units import parse_bytes
 from memtune.wire import environment
+from memtune.wire.names import pod_name, probe_saves, run_name
 from memtune.wire.run import Run, RunKind
 from memtune_operator.pods import names, wrapping
 
@@ -55,7 +56,7 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
     return {
         environment.JOB: job.metadata.name,
         environment.JOB_UID: job.metadata.uid,
-        environment.RUN: names.run_name(job.metadata.name, run.kind, run.number),
+        environment.RUN: run_name(job.metadata.name, run.kind, run.number),
         # The runner treats an emulated run as a probe.
         environment.RUN_KIND: str(RunKind.PROBE if is_probe else run.kind),
         **own,
@@ -97,7 +98,7 @@ def _of_training(job: Job) -> dict[str, str]:
 def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     resources, name = job.spec.resources, job.metadata.name
     host = _first_host(job, run)
-    service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
+    service = f"{run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
     emulated = run.gpu or (gpu_of(job) if resources.is_emulated else None)
     memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
     own = memory * resources.memory_ratio
@@ -134,7 +135,7 @@ def _first_host(job: Job, run: Run) -> str:
     """The host name of the pod that hosts the rendezvous."""
     if job.spec.launcher == "JobSet":
         return f"{names.job_set_name(job.metadata.name, run.kind, run.number)}-{names.REPLICATED_JOB}-0-0"
-    return names.pod_name(job.metadata.name, run.kind, run.number, 0)
+    return pod_name(job.metadata.name, run.kind, run.number, 0)
 
 
 def _is_probe(run: Run) -> bool:
@@ -149,7 +150,7 @@ def _of_files(job: Job, run: Run | None = None) -> dict[str, str]:
     if job.spec.checkpoint:
         path = job.spec.checkpoint.path
         if run is not None and _is_probe(run):
-            path = names.probe_saves(path, names.run_name(job.metadata.name, run.kind, run.number))
+            path = probe_saves(path, run_name(job.metadata.name, run.kind, run.number))
         files[environment.CHECKPOINT_PATH] = path
     return files
 

@@ -16,8 +16,7 @@ from memtune.wire.frameworks import framework_of
 from memtune.wire.run import Run
 from memtune_operator.pods import names
 from memtune_operator.pods.bootstrap import BOOTSTRAP, IMAGE_USER, RUNNER_DIRECTORY, WORK_DIRECTORY
-
-Manifest = dict[str, Any]
+from memtune_operator.pods.kinds import Manifest
 
 REPORT_PATH = f"{WORK_DIRECTORY}/report.json"
 DEEPSPEED_PATH = f"{WORK_DIRECTORY}/deepspeed.json"
@@ -64,9 +63,7 @@ def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
     if index is not None:
         return index
     listed = ", ".join(str(c.get("name")) for c in containers) or "none"
-    message = (
-        f"spec.template.spec.containers ({listed}): cannot tell which one trains; name that one {TRAINER_CONTAINER!r}"
-    )
+    message = f"spec.template.spec.containers ({listed}): it is unclear which one trains; name it {TRAINER_CONTAINER!r}"
     raise TemplateError(reasons.TRAINER_UNKNOWN, message)
 
 
@@ -77,7 +74,7 @@ def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> 
         raise CommandRequiredError(container["name"])
     framework = framework_of([*container["command"], *(container.get("args") or [])])
     if framework is not None and job.spec.integration not in framework.integrations:
-        message = f"spec.template.{where}.command: {framework.refusal(job.spec.integration)}"
+        message = f"spec.template.{where}.command: {framework.unsupported(job.spec.integration)}"
         raise TemplateError(reasons.TEMPLATE_REJECTED, message)
     # Newer API servers allow a restart policy per container.
     for part in ("restartPolicy", "restartPolicyRules"):

@@ -55,7 +55,7 @@ class MemTunePruner(BasePruner):
 
 
 def _counts(knowledge: PlanKnowledge, trial: FrozenTrial) -> bool:
-    """Whether a trial is to be beaten: its plan fits, is still in the job's space, and was measured as others are."""
+    """Whether a trial is the target: its plan fits, is still in the job's space, and was measured like others."""
     plan = named_plan(trial)
     is_open = plan is None or knowledge.space.allows(plan)
     return is_open and STALE not in trial.user_attrs and (trial.constraints or {}).get(FITS, 0.0) <= 0

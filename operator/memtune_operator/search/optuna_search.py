@@ -33,7 +33,7 @@ def propose(state: SearchState) -> Plan | None:
     if not possible:
         return None
     if state.sampler != MEMTUNE:
-        # Optuna's samplers are drawn to the values of plans that nobody may launch.
+        # Optuna's samplers would be drawn to the values of plans that may not be launched.
         state = replace(state, trials=tuple(trial for trial in state.trials if not trial.closed))
     parameters = all_parameters(state)
     study = optuna.create_study(directions=directions_of(state.knowledge), sampler=_sampler(state, parameters))

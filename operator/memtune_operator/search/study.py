@@ -30,7 +30,7 @@ PLAN = "plan"  # that of a trial's plan, in its short form
 WORKER = "memtune:worker"  # the system attribute that names the process of a trial
 CHOSEN = "memtune:chosen"  # that of the parameters that the sampler chose, before the trial itself has them
 _MEASURED = tuple(field.name for field in fields(Lesson) if field.name not in ("plan", STALE))
-# What a plan that does not fit is over its limit by at least, as a share of the GPU.
+# The least excess of a plan that does not fit, as a share of the GPU.
 _LEAST_OVER = 1e-3
 
 

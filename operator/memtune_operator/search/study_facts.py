@@ -13,10 +13,10 @@ from memtune.planning.knowledge import PlanKnowledge
 def facts_of(knowledge: PlanKnowledge) -> dict[str, Any]:
     """The facts that a study's measurements depend on, as JSON values. Headroom is not one of them."""
     workload = knowledge.workload
-    about, adapter = workload.architecture, workload.adapter
+    model, adapter = workload.model, workload.adapter
     return {
-        "model": about.name,
-        "parameters": parameters(about).total if isinstance(about, Architecture) else about.digest,
+        "model": model.name,
+        "parameters": parameters(model).total if isinstance(model, Architecture) else model.digest,
         "adapter": f"{adapter.rank} {adapter.base_quantization} {' '.join(adapter.targets)}" if adapter else "none",
         "sequence length": workload.sequence_length,
         "varying lengths": workload.varying_lengths,

@@ -6,7 +6,7 @@ import os
 import socket
 from uuid import uuid4
 
-# A restarted container has the same host name and process id, so a random token tells the processes apart.
+# A restarted container has the same host name and process id, so a random token distinguishes the processes.
 _START = uuid4().hex
 
 

@@ -35,5 +35,5 @@ def newest_known(settings: Settings) -> Checkpoint | None:
     found = last_completed()
     if found is None and settings.resume_from is not None:
         with suppress(ManifestError):
-            found = Checkpoint(settings.resume_from, manifest.read(settings.resume_from))
+            found = Checkpoint(settings.resume_from, manifest.read_complete(settings.resume_from))
     return found

@@ -1,6 +1,7 @@
-"""The complete checkpoints on a job's volume, the newest first.
+"""The complete checkpoints on a job's volume, the newest first; `manifest.read_complete` says whether one is complete.
 
-Needs no torch: the launcher looks for a checkpoint to resume from before any worker starts.
+`resume_from.resolve` chooses the one that a run begins with. Needs no torch: the launcher does that before any worker
+starts.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def complete_checkpoints(root: Path) -> list[Checkpoint]:
         if not (directory / manifests.FILE_NAME).exists():
             continue
         try:
-            found.append(Checkpoint(directory, manifests.read(directory)))
+            found.append(Checkpoint(directory, manifests.read_complete(directory)))
         except ManifestError as error:
             print(f"memtune: a checkpoint is passed over: {error}", file=sys.stderr)
     return sorted(found, key=_age, reverse=True)

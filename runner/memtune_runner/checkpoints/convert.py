@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Convert as the command line says and print the directory to resume from. Returns 0, or 2 if it cannot."""
     options = _parser().parse_args(arguments)
     try:
-        source = Checkpoint(options.source, manifests.read(options.source))
+        source = Checkpoint(options.source, manifests.read_complete(options.source))
         # Libraries print progress to stdout, where callers look for the result.
         with redirect_stdout(sys.stderr):
             directory = converted(source, options.plan, options.world or source.manifest.world)
@@ -43,7 +43,7 @@ def converted(source: Checkpoint, plan: Plan, world: int) -> Path:
         return source.directory
     if entry.way is Way.IMPOSSIBLE:
         fitting = resumable(manifest.format, manifest.plan, plan, same_world)
-        advice = f"; {fitting} can go on from it" if fitting else ""
+        advice = f"; {fitting} can resume from it" if fitting else ""
         raise ValueError(f"{source.directory} cannot be converted for {plan}: {entry.reason}{advice}")
     target = source.directory.with_name(f"{source.directory.name}-universal")
     if not is_complete(target):

@@ -30,9 +30,10 @@ def trainer_save(
     keeps: Callable[[], bool],
     trained: Callable[[int], Trained],
 ) -> Inherited:
-    """Return the wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints by a limit.
+    """Return the wrapper of ``Trainer._save_checkpoint``.
 
-    ``keeps`` tells whether the next attempt may resume from a save, ``trained`` what the Trainer's steps come to.
+    ``rotate`` deletes old checkpoints beyond a limit. ``keeps`` returns whether the next attempt may resume from a
+    save, ``trained`` the progress that the Trainer's steps mean.
     """
 
     def save(inherited: Inherited, trainer: Any, model: Any, trial: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -89,7 +90,9 @@ def state_of_plan(settings: Settings) -> Inherited:
 
 
 def resume_from(settings: Settings, asked: Any) -> Any:
-    """Return what ``Trainer.train`` resumes from: never an incomplete checkpoint, whatever the script asks for."""
+    """Return the checkpoint that ``Trainer.train`` resumes from: never an incomplete one, even if the script asks for
+    it.
+    """
     if settings.resume_from is not None:
         return str(settings.resume_from)
     if not asked:
@@ -99,7 +102,7 @@ def resume_from(settings: Settings, asked: Any) -> Any:
         return asked
     is_ours = asked is True or Path(asked).resolve().is_relative_to(root.resolve())
     if is_ours and (asked is True or not is_complete(Path(asked))):
-        print(f"memtune: there is no complete checkpoint in {root} yet; the training starts anew", file=sys.stderr)
+        print(f"memtune: no complete checkpoint in {root}; the training starts from step 0", file=sys.stderr)
         return None
     return asked
 
@@ -107,8 +110,8 @@ def resume_from(settings: Settings, asked: Any) -> Any:
 def accelerate_save(settings: Settings, trained: Callable[[], Trained], keeps: Callable[[Any], bool]) -> Inherited:
     """Return the wrapper of ``Accelerator.save_state``.
 
-    ``trained`` tells how far the training has come, ``keeps`` whether the next attempt may resume from the saves of
-    an Accelerator.
+    ``trained`` returns the progress of the training, ``keeps`` whether the next attempt may resume from the saves of an
+    Accelerator.
     """
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -138,9 +141,9 @@ def accelerate_save(settings: Settings, trained: Callable[[], Trained], keeps: C
 
 
 def accelerate_load(settings: Settings, resumes: Callable[[Any], bool], has_trained: Callable[[], bool]) -> Inherited:
-    """Return the wrapper of ``Accelerator.load_state``: it loads the resolved checkpoint, whatever the script found.
+    """Return the wrapper of ``Accelerator.load_state``: it loads the resolved checkpoint instead of the script's own.
 
-    ``resumes`` tells whether it is that of the training which an Accelerator goes on with, ``has_trained`` whether this
+    ``resumes`` returns whether the Accelerator continues the training of that checkpoint, ``has_trained`` whether this
     process has made a step: a script that loads again then takes another state, such as its best.
     """
 

@@ -30,7 +30,7 @@ _NEWEST = "last"
 def trainer_save(settings: Settings, keeps: Callable[[], bool], trained: Callable[[int], Trained]) -> Inherited:
     """Return the wrapper of ``Trainer.save_checkpoint``.
 
-    ``keeps`` tells whether an attempt may resume from a save, ``trained`` what the Trainer's steps come to.
+    ``keeps`` returns whether an attempt may resume from a save, ``trained`` the progress that the Trainer's steps mean.
     """
 
     def save_checkpoint(
@@ -74,7 +74,7 @@ def save_aside(inherited: Inherited, owner: Any, path: Any, *args: Any, **kwargs
 
 
 def resume_from(settings: Settings, asked: Any) -> Any:
-    """Return what ``Trainer.fit`` resumes from: never an incomplete checkpoint, whatever the script asks for."""
+    """Return the checkpoint that ``Trainer.fit`` resumes from: never an incomplete one, though the script asks."""
     if settings.resume_from is not None:
         return str(_in(settings.resume_from, settings))
     found = _resume_from(settings, asked == _NEWEST or asked)

@@ -34,7 +34,9 @@ _REMEDIES = {
 
 
 class CheckpointLoad:
-    """What this process opened of one checkpoint. Report files that Python does not open itself with ``opened``."""
+    """The files of one checkpoint that this process opened. Report files that Python does not open itself with
+    ``opened``.
+    """
 
     def __init__(self, settings: Settings, directory: Path) -> None:
         self._settings, self._directory = settings, directory

@@ -23,7 +23,7 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a complete checkpoint holds: its place in the training, what wrote it, and the size of each file."""
+    """The contents of a complete checkpoint: its place in the training, its format, and the size of each file."""
 
     step: int
     samples: int
@@ -57,8 +57,8 @@ def write(directory: Path, manifest: Manifest) -> None:
     sync_directory(directory)
 
 
-def read(directory: Path) -> Manifest:
-    """Read the manifest of a checkpoint; raise ManifestError if a file is missing or has another size."""
+def read_complete(directory: Path) -> Manifest:
+    """Read the manifest of a checkpoint and check its files; raise ManifestError if one is missing or incomplete."""
     path = directory / FILE_NAME
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -139,6 +139,6 @@ def _count(value: Any, name: str) -> int:
 def accumulation_of(directory: Path, default: int) -> int:
     """Return the accumulation of the plan that wrote a checkpoint."""
     try:
-        return read(directory).plan.accumulation
+        return read_complete(directory).plan.accumulation
     except ManifestError:
         return default

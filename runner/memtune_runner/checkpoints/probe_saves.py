@@ -1,4 +1,4 @@
-"""What probes save: in a directory of their own below the job's ``checkpoint.path``, which no run resumes from."""
+"""The checkpoints of probes: in their own directory below the job's ``checkpoint.path``, which no run resumes from."""
 
 from __future__ import annotations
 

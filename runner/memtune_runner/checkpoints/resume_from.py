@@ -40,7 +40,7 @@ class Resumed:
 def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | None:
     """Begin the attempt and return the newest complete checkpoint to resume from; None starts from the beginning.
 
-    Call it on one node, before any worker starts. A probe starts from fresh weights and fences nobody.
+    Call it on one node, before any worker starts. A probe starts from fresh weights and fences no other attempt.
     """
     root = probe_saves.job_path(settings)
     if root is not None:
@@ -64,7 +64,7 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
         if _entry(found.manifest, settings).way is Way.CONVERT:
             _tell_if_of_another_job(found, settings)
             directory = (convert or _in_own_process)(found, settings.plan, settings.world)
-            return _resumed(directory, manifests.read(directory))
+            return _resumed(directory, manifests.read_complete(directory))
     raise NotResumableError(_refusal(equals[0], settings))
 
 
@@ -85,7 +85,7 @@ def _tell_if_of_another_job(found: Checkpoint, settings: Settings) -> None:
     """Warn if another job wrote the checkpoint: a re-created job should resume, one that shares the path should not."""
     if found.manifest.job_uid not in ("", settings.job_uid):
         print(
-            f"memtune: the training goes on from {found.directory}, {found.manifest.samples} samples that another job "
+            f"memtune: the training resumes from {found.directory}, {found.manifest.samples} samples that another job "
             "saved; to begin at step 0, give this job a directory of its own",
             file=sys.stderr,
         )
@@ -96,7 +96,7 @@ def _newest_equals(settings: Settings) -> list[Checkpoint]:
     named = settings.resume_from
     if named is not None and named != settings.checkpoint_path:
         try:
-            return [Checkpoint(named, manifests.read(named))]
+            return [Checkpoint(named, manifests.read_complete(named))]
         except ManifestError as error:
             raise NotResumableError(f"{error}; name a complete checkpoint, or none to take the newest") from None
     found = complete_checkpoints(settings.checkpoint_path) if settings.checkpoint_path else []
@@ -110,10 +110,10 @@ def _entry(manifest: Manifest, settings: Settings) -> Resumption:
 def _refusal(found: Checkpoint, settings: Settings) -> str:
     manifest = found.manifest
     fitting = resumable(manifest.format, manifest.plan, settings.plan, manifest.world == settings.world)
-    advice = f"{fitting} can go on from it" if fitting else f"go back to {manifest.world} GPUs"
+    advice = f"{fitting} can resume from it" if fitting else f"go back to {manifest.world} GPUs"
     return (
         f"{found.directory} was saved under {manifest.plan} on {manifest.world} GPUs as {manifest.format}, and "
-        f"{settings.plan} on {settings.world} cannot go on from it: {_entry(manifest, settings).reason}; {advice}"
+        f"{settings.plan} on {settings.world} cannot resume from it: {_entry(manifest, settings).reason}; {advice}"
     )
 
 

@@ -65,7 +65,7 @@ def wait_for_all_ranks(called: str, remedy: str, longest_wait_seconds: float = L
 
 
 class PassedCallWatch:
-    """A thread that tells waiting ranks if this one has gone past their call, even while this one is blocked.
+    """A thread that informs waiting ranks if this one has gone past their call, even while this one is blocked.
 
     It is not the watchdog's thread, since the store may block while the training uses it.
     """
@@ -101,7 +101,9 @@ def in_barrier() -> Iterator[None]:
 
 
 def _look(stood_in: int) -> int:
-    """Tell a rank that waits in vain. Returns the barrier in which both wait, which is certain at the second look."""
+    """Inform a rank that waits in the other barrier. Returns the barrier in which both wait, which is certain at the
+    second look.
+    """
     store, call = shared_store.of_all_ranks(), f"{_PREFIX}/{_calls + 1}"
     if store is None or not store.check([f"{call}/passes"]):
         return 0

@@ -60,7 +60,7 @@ def begin(directory: Path) -> None:
 def is_complete(directory: Path) -> bool:
     """Whether the directory has a manifest and every file has the size that it lists."""
     try:
-        manifests.read(directory)
+        manifests.read_complete(directory)
     except ManifestError:
         return False
     return True
@@ -103,8 +103,8 @@ def refuse_root(settings: Settings, directory: Path) -> None:
 def _check_samples(settings: Settings, samples: int) -> None:
     """Raise BadInputError if a resumed script counts its samples from 0 again; warn if it counts too few.
 
-    Only the first call of a resumed run tells, as later counts may exceed the samples resumed from. A loop may make
-    several steps on the same samples, so fewer than were trained, even as few as the steps, may be right.
+    Only the first call of a resumed run is checked, as later counts may exceed the samples resumed from. A loop may
+    make several steps on the same samples, so fewer than were trained, even as few as the steps, may be right.
     """
     resumed, now = settings.resume_samples, progress.now()
     is_first = resumed and Store.last_completed is None

@@ -96,7 +96,7 @@ def _restore_buffers(engine: Any, folder: Path) -> None:
 def _keep_groups_apart(optimizer: Any, before: list[dict[str, Any]]) -> None:
     """Undo that stage 3 gives every parameter group the first one's options, and all tensors one step counter.
 
-    Of the loaded options only the learning rate is kept. A shared counter would count the steps of each tensor; loaded
+    Only the learning rate is kept of the loaded options. A shared counter would count the steps of each tensor; loaded
     from a file, it lies in host memory, where a fused GPU kernel cannot read it.
     """
     for group, options in zip(optimizer.param_groups, before, strict=True):
@@ -109,7 +109,7 @@ def _keep_groups_apart(optimizer: Any, before: list[dict[str, Any]]) -> None:
 
 
 def _copy_rest(source: Path, target: Path, tag: str) -> None:
-    """Copy the scheduler, random states and whatever else an integration wrote beside the shards."""
+    """Copy the scheduler, random states and all other files that an integration wrote beside the shards."""
     for path in source.iterdir():
         if path.name in (tag, _NEWEST) or path.name.startswith((".", "memtune-")):
             continue

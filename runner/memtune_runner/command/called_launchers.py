@@ -65,12 +65,12 @@ def _spawn(
 ) -> Any:
     """Run this rank's part where as many processes are asked for as the node has ranks; else start them.
 
-    What follows waits for all of them, as it would for the processes: it may read what another one has written.
+    The code after it waits for all ranks, as it would for processes: it may read files that another one has written.
     """
     if nprocs != rank.local_world or not join:
         return spawn(fn, args, nprocs, join, *others, **options)
     directory, number = os.environ.get(environment.NODE_DIRECTORY), next(numbers)
-    # On an emulated GPU one rank stands for all, so nobody else would come.
+    # On an emulated GPU one rank stands for all, so no other would arrive.
     if not directory or os.environ.get(environment.DEVICE) == Device.EMULATED:
         return fn(rank.local_rank, *args)
     ended = [Path(directory, f"spawn-{number}-rank-{each}-ended") for each in range(nprocs)]

@@ -23,7 +23,7 @@ class CommandError(ValueError):
 
 
 class Kind(Word):
-    """What a command runs: a script, module or code string in a Python worker, or any other program."""
+    """The target of a command: a script, module or code string in a Python worker, or any other program."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -33,7 +33,7 @@ class Kind(Word):
 
 @dataclass(frozen=True)
 class Command:
-    """What each rank runs.
+    """The command of each rank.
 
     ``interpreter`` is the Python in the command line with its options; it is empty behind a launcher that is a program
     of its own, whose Python is meant. ``launcher`` is the word that named a launcher, or empty. ``local_rank`` is the

@@ -11,8 +11,8 @@ from typing import NamedTuple
 class KnownLauncher(NamedTuple):
     """How one launcher parses its command line. Names have hyphens here; the launcher accepts underscores as well.
 
-    ``flags`` take no value, except that ``module`` and ``program`` say what the target is. ``local_rank`` is the option
-    that passes the script its rank, unless ``without_local_rank`` is given.
+    ``flags`` take no value, except that ``module`` and ``program`` give the kind of the target. ``local_rank`` is the
+    option that passes the script its rank, unless ``without_local_rank`` is given.
     """
 
     name: str

@@ -135,7 +135,7 @@ class CudaStatistics:
             try:
                 noticed(requested_bytes)
             except Exception as error:  # torch would raise it in place of the out-of-memory
-                print(f"memtune: who holds the memory cannot be told: {error!r}", file=sys.stderr, flush=True)
+                print(f"memtune: cannot list what holds the memory: {error!r}", file=sys.stderr, flush=True)
 
         def attach() -> None:
             torch._C._cuda_attach_out_of_memory_observer(observe)  # type: ignore[attr-defined]  # in CUDA builds only

@@ -47,7 +47,7 @@ _COMPUTES = re.compile(
 
 
 class Binaries(NamedTuple):
-    """What an installation's shared libraries need from NVIDIA's: functions, and libraries that are not there."""
+    """The symbols that an installation's shared libraries need from NVIDIA's, and the libraries that are missing."""
 
     undefined: frozenset[str]
     absent: frozenset[str]

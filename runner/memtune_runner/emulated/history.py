@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memtune.wire.report import Phase
@@ -33,23 +33,26 @@ class _Block(NamedTuple):
     frames: Sequence[Mapping[str, Any]]
 
 
-def told(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
+_Move = tuple[_Block | None, int]
+
+
+def peak_history(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
     """Return both for a result. ``changes`` are in order and end with the current phase."""
-    blocks, most, place = _at_peak(events, changes)
+    moves = _replayed(events, changes)
+    blocks, most, place = _at_peak(moves)
     return {
         "isWhole": len(events) < MOST_EVENTS,
         "tensorBytes": most,
         "phase": changes[_phase_at(changes, events[place]["time_us"])].phase if events else "",
         "largest": _largest(blocks),
-        "step": _step(events, changes),
+        "step": _step(events, moves, changes),
     }
 
 
-def _replayed(
-    events: Sequence[Mapping[str, Any]], changes: Sequence[Change]
-) -> Iterator[tuple[dict[int, _Block], _Block | None, int]]:
-    """Yield after each event: the live blocks, the block that came or went, and the change in bytes."""
+def _replayed(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> list[_Move]:
+    """Return for each event the block that came or went, and the change in bytes."""
     live: dict[int, _Block] = {}
+    moves = []
     for event in events:
         block, gain = None, 0
         if event["action"] == "alloc":
@@ -58,24 +61,28 @@ def _replayed(
             gain = block.size
         elif event["action"] == "free_completed" and (block := live.pop(event["addr"], None)):
             gain = -block.size
-        yield live, block, gain
+        moves.append((block, gain))
+    return moves
 
 
 def _phase_at(changes: Sequence[Change], time_us: int) -> int:
     return min(bisect_left(changes, time_us, key=lambda change: change.until_us), len(changes) - 1)
 
 
-def _at_peak(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> tuple[list[_Block], int, int]:
+def _at_peak(moves: Sequence[_Move]) -> tuple[list[_Block], int, int]:
     """Return the live blocks at the peak, their bytes, and the index of that event."""
     now = most = peak = 0
-    for place, (_, _, gain) in enumerate(_replayed(events, changes)):
+    for place, (_, gain) in enumerate(moves):
         now += gain
         if now > most:
             most, peak = now, place
-    for place, (live, _, _) in enumerate(_replayed(events, changes)):
-        if place == peak:
-            return list(live.values()), most, peak
-    return [], 0, 0
+    live: dict[int, _Block] = {}
+    for block, gain in moves[: peak + 1]:
+        if gain > 0 and block:
+            live[id(block)] = block
+        elif gain:
+            live.pop(id(block))
+    return list(live.values()), most, peak
 
 
 def _largest(blocks: Sequence[_Block]) -> list[dict[str, Any]]:
@@ -107,7 +114,9 @@ def _line(frame: Mapping[str, Any]) -> str:
     return f"{frame['filename']}:{frame['line']}"
 
 
-def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any] | None:
+def _step(
+    events: Sequence[Mapping[str, Any]], moves: Sequence[_Move], changes: Sequence[Change]
+) -> dict[str, Any] | None:
     """Return the last whole optimizer step: bytes by allocating phase after each event; None if there is none."""
     found = _last_step([change.phase for change in changes])
     if found is None:
@@ -116,7 +125,7 @@ def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dic
     begin_us, end_us = changes[begins - 1].until_us if begins else 0, changes[ends].until_us
     points, times, now = [], [], [0] * len(KINDS)
     before = tuple(now)
-    for event, (_, block, gain) in zip(events, _replayed(events, changes), strict=True):
+    for event, (block, gain) in zip(events, moves, strict=True):
         if block is not None:
             now[block.kind] += gain
             if event["time_us"] <= begin_us:

@@ -39,7 +39,7 @@ _REMEDY = (
     "name a Python that has a CUDA build of it (in a checkout of MemTune, make env-emulated makes .venv-emulated; "
     "elsewhere the wheel alone is enough, without NVIDIA's packages; no GPU is needed)"
 )
-# A recent release of each library, if nothing tells which one torch was built with.
+# A recent release of each library, if it is unknown which one torch was built with.
 _CUDNN, _NCCL = (9, 20, 0), (2, 29, 7)
 
 

@@ -40,7 +40,7 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
         found = gpu_variables.variables(gpu, settings.world, settings.gpus_per_node, _torch_of(command, python))
     except EmulationError as error:
         raise BadInputError(f"device emulated: {error}") from None
-    # In place of which real GPUs of this machine are to be used.
+    # Replaces the list of real GPUs to use on this machine.
     return found | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(settings.gpus_per_node)))}
 
 

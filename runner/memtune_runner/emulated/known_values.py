@@ -1,16 +1,6 @@
-"""Tracks which values on the emulated GPU are known, so that a script reads plausible ones.
+"""The book of known values on the emulated GPU: which storages have them, and which the script has read.
 
-No kernel computes anything there, so the values of a tensor are one of three:
-
-- true: they derive only from host data and are small enough, so the CPU computes them into the emulated GPU's memory,
-  which is ordinary memory. The real operator runs first, so allocations stay exact;
-- made up: they derive from something never computed, and are consistent with one another. What was never computed
-  counts as uniform: ones, unless operators on such tensors gave another number;
-- absent: unknown, and counted as ones.
-
-Each read of a value is recorded with its line. The mode is suspended during the backward pass: under any mode torch
-adds gradients out of place, which takes memory that a GPU run does not. Recomputed blocks and hooks of tensors are
-followed again.
+`value_mode` says what is known, and follows it.
 """
 
 from __future__ import annotations
@@ -20,27 +10,28 @@ import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memtune.units import counted
-from memtune_runner.emulated.unfilled import Unfilled
 
 TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
 MOST_FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
 _PLACES_SHOWN = 3
+# Any memory: a type for each size would take longer to make than most operators.
+_MEMORY = ctypes.c_char * sys.maxsize
 _OURS = str(Path(__file__).parent.parent)
 
 
 class Known(NamedTuple):
-    """What is known of a storage: with a ``fill`` all values equal it, otherwise they are in its memory."""
+    """The known values of a storage: with a ``fill`` all, of a ``kind``, equal it; otherwise they are in its memory."""
 
     is_true: bool
     fill: float | None = None
+    kind: Any = None
 
 
 class Reads:
@@ -93,7 +84,7 @@ def _is_library(file: str) -> bool:
 
 
 class Book:
-    """What is known of each storage, for as long as it lives."""
+    """The known values of each storage, for as long as it lives."""
 
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
@@ -111,10 +102,20 @@ class Book:
         """Have a message arrive before anything is read of a tensor of which something is known."""
         self._expected.setdefault(tensor.untyped_storage()._cdata, []).append(arrive)
 
-    def fill_of(self, tensor: Any) -> float | None:
-        """Return the single value of all elements; None if they are in memory."""
+    def repeated_in(self, tensor: Any) -> tuple[float, Any] | None:
+        """Return the number that fills a tensor's storage, and its type; None if the storage has numbers of its own.
+
+        Where nothing is known, it is one of the tensor's type.
+        """
         known = self.of(tensor)
-        return _DEFAULT_FILL if known is None else known.fill
+        if known is None:
+            return _DEFAULT_FILL, tensor.dtype
+        return None if known.fill is None else (known.fill, known.kind)
+
+    def fill_of(self, tensor: Any) -> float | None:
+        """Return the single value of all elements; None if they are in memory, or bytes of numbers of another type."""
+        repeated = self.repeated_in(tensor)
+        return repeated[0] if repeated is not None and repeated[1] is tensor.dtype else None
 
     def put(self, tensor: Any, known: Known | None) -> None:
         """Record what is known of a tensor's storage from now on."""
@@ -124,6 +125,8 @@ class Book:
         if known is None:
             self._known.pop(key, None)
             return
+        if known.fill is not None and known.kind is None:
+            known = known._replace(kind=tensor.dtype)
         self._known[key] = known
         reference = self._references.get(key)
         if reference is None or reference() is not storage:
@@ -140,47 +143,6 @@ class Book:
         self._known = {key: known._replace(is_true=False) for key, known in self._known.items()}
 
 
-class Values:
-    """Follows values while the script runs."""
-
-    def __init__(self, unfilled: Unfilled) -> None:
-        self.reads, self._unfilled = Reads(), unfilled
-
-    def report(self) -> list[dict[str, Any]]:
-        """Return where the script read values."""
-        return self.reads.report()
-
-    @contextmanager
-    def following(self, stands_for_all: bool) -> Iterator[None]:
-        """Follow values from now on; torch must be imported. Other ranks are processes, or this one stands for all."""
-        from memtune_runner.emulated.mode_suspension import (
-            counted_lengths,
-            followed_in_hooks,
-            followed_in_replicas,
-            followed_masks,
-            suspended_in_backward,
-            suspended_in_compiled,
-        )
-        from memtune_runner.emulated.triton_kernels import follow_kernels
-        from memtune_runner.emulated.value_mode import ValueMode
-
-        mode = ValueMode(self.reads, self._unfilled, stands_for_all)
-        watch = follow_kernels(mode)
-        try:
-            with (
-                suspended_in_backward(mode),
-                followed_in_hooks(mode),
-                followed_in_replicas(mode),
-                followed_masks(mode),
-                counted_lengths(),
-                suspended_in_compiled(mode),
-                mode,
-            ):
-                yield
-        finally:
-            watch.remove()
-
-
 def is_small(tensor: Any) -> bool:
     """Whether the CPU computes the tensor's values."""
     return bool(tensor.numel() <= (MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else _INTEGERS))
@@ -192,11 +154,27 @@ def on_host(tensor: Any) -> Any:
 
     if not tensor.numel():
         return torch.empty_like(tensor, device="cpu")
-    storage = tensor.untyped_storage()
-    buffer = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
-    shared = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
-    view = torch.empty(0, dtype=tensor.dtype)
-    return view.set_(shared, tensor.storage_offset(), tensor.size(), tensor.stride())
+    buffer = _MEMORY.from_address(tensor.data_ptr())
+    if tensor.is_contiguous():
+        return torch.frombuffer(buffer, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return torch.frombuffer(buffer, dtype=tensor.dtype, count=reach).as_strided(tensor.shape, tensor.stride())
+
+
+def repeated_as(tensor: Any, fill: float, kind: Any) -> Any:
+    """Return a tensor's values on the host where one number of a ``kind`` fills its storage.
+
+    In another type these are bytes of the number, and depend on where in it each begins.
+    """
+    import torch
+
+    if kind is tensor.dtype:
+        return torch.full((), fill, dtype=kind).expand(tensor.shape)
+    period = max(kind.itemsize // tensor.itemsize, 1)
+    strides, first = [stride % period for stride in tensor.stride()], tensor.storage_offset() % period
+    last = first + sum(max(size - 1, 0) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    numbers = torch.full((math.ceil((last + 1) * tensor.itemsize / kind.itemsize),), fill, dtype=kind)
+    return numbers.view(tensor.dtype).as_strided(tensor.shape, strides, first).contiguous()
 
 
 def created_value(name: str, args: Sequence[Any], dtype: Any) -> float | None:

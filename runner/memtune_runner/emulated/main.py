@@ -32,7 +32,7 @@ _GRACE_SECONDS = 10
 
 
 class Request(NamedTuple):
-    """What to emulate."""
+    """The settings of an emulation."""
 
     gpu: str
     ranks: int | None
@@ -78,7 +78,7 @@ def emulate(request: Request) -> dict[str, Any]:
     torch = installed.find(command)
     ranks = request.ranks or of_command(given, request.words)
     if request.rank >= ranks:
-        raise EmulationError(f"--rank {request.rank}: of {ranks} ranks, the last is {ranks - 1}; give --ranks")
+        raise EmulationError(f"--rank {request.rank}: the last of {ranks} ranks is {ranks - 1}; give --ranks")
     rank = RankPosition(request.rank, ranks, of_node(given, request.words, ranks))
     gpus = request.gpus or max(rank.of_node, named_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", "")))
     if request.gpus and not rank.of_node <= gpus <= MOST_GPUS:

@@ -1,9 +1,9 @@
-"""What ranks find in messages over NCCL, which carries nothing on the emulated GPU.
+"""The contents of messages over NCCL, which carries nothing on the emulated GPU.
 
-Of ranks that are processes of their own, each leaves its part of a message with the store of their rendezvous, and
-takes the parts of the others from there when a value is first used, so that it waits nowhere that it would not on a
-GPU. What is sent is small: the sizes, counts and flags that steer a script, not its weights. Where one process stands
-for all ranks, every rank's part is its own, and what comes of more than one is not true.
+If each rank is a process, it leaves its part of a message in the store of the rendezvous, and takes the parts of the
+others from there when a value is first used, so that it waits nowhere that it would not on a GPU. Messages are small:
+the sizes, counts and flags that steer a script, not its weights. Where one process stands for all ranks, every rank's
+part is its own, and results of more than one part are made up.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ import torch
 from memtune_runner.rank.tensors import tensors_of
 
 _distributed: Any = torch.distributed  # of which some builds have nothing
-# Of each tensor, the most bytes that are sent: as many as the emulated GPU copies, and few of floating-point numbers.
+# The most bytes sent per tensor: as many as the emulated GPU copies, and few of floating-point numbers.
 _MOST_BYTES, _MOST_BYTES_OF_FLOATS = 1 << 20, 1 << 12
-# What each rank leaves for others that may never read it: so many parts between the same ranks, or so many bytes.
+# The limits of parts that a rank leaves for others that may never read them: their number between the same ranks, and
+# their bytes.
 MOST_UNREAD, _MOST_UNREAD_BYTES = 1 << 10, 1 << 26
 # In the order of NCCL's numbers. The last one is the average, a sum at first.
 _REDUCTIONS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.add, operator.mul, torch.maximum, torch.minimum, operator.add,
 )  # fmt: skip
 _AVERAGE = 4
-# What the operators call their arguments.
+# The operators' names for their arguments.
 _INPUTS = ("input_tensors", "input_tensor", "input_list", "inputs", "input", "tensors")
 _OUTPUTS = ("output_tensors", "output_tensor", "output_lists", "output", "outputs", "out", "tensors")
 _ROOTS = ("root_rank", "src", "dst")
@@ -41,7 +42,7 @@ WAITS = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_autograd"
 
 
 class _Kind(NamedTuple):
-    """Whose parts there are, who gets them, and whether each rank gets a piece of its own."""
+    """The senders and receivers of the parts, and whether each rank gets a piece of its own."""
 
     from_root: bool = False
     to_root: bool = False
@@ -69,7 +70,7 @@ _KINDS = {
 
 
 class Part(NamedTuple):
-    """What one rank gives to a message: the bytes of its tensors, or those that it has for each rank."""
+    """One rank's part of a message: the bytes of its tensors, or those for each rank."""
 
     is_true: bool
     pieces: list[bytes]
@@ -86,7 +87,7 @@ class Message:
         self._operation = ctypes.CDLL(None).emulated_reduction() if kind.is_reduced else 0
 
     def values(self, start: int, shape: torch.Size, dtype: torch.dtype) -> tuple[torch.Tensor, bool] | None:
-        """Return what is in an output that begins at a byte of all, and whether it is true; None if nobody can say."""
+        """Return the content of an output that begins at a byte of all, and whether it is true; None if unknown."""
         if self._size > _MOST_BYTES or self._arrived is None:
             return None
         data, is_true = self._arrived

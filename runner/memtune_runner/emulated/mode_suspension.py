@@ -165,7 +165,7 @@ def _counted(given: Any) -> Any:
 
 
 def _by_own_name(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that tells a subclass which one was called: torch looks it up, and would find the replacement."""
+    """Return a method that shows a subclass which one was called: torch looks it up, and would find the replacement."""
 
     @functools.wraps(plain)
     def method(*args: Any, **kwargs: Any) -> Any:

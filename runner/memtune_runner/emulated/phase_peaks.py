@@ -25,7 +25,7 @@ class PhasePeaks:
         self._by_gpu: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_METRICS, 0))
         self._recent = dict.fromkeys(_METRICS, 0)
         self._changes: list[Change] = []
-        # What the script would see if nobody else reset peaks.
+        # The peaks that the script would see if nobody else reset them.
         self._since_reset: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
         native._cuda_memoryStats, native._cuda_resetPeakMemoryStats = self._shown, self._reset_by_script
         if hasattr(native, "_accelerator_resetPeakStats"):  # torch.accelerator accesses the same peaks in its own way

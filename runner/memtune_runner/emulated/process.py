@@ -11,18 +11,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from memtune_runner.emulated.known_values import Values, words_of_reads
+from memtune_runner.emulated.known_values import words_of_reads
 from memtune_runner.emulated.ranks import MOST_GPUS
 from memtune_runner.emulated.unfilled import Unfilled
+from memtune_runner.emulated.values import Values
 from memtune_runner.rank.imports import ImportWatch
 
-# What has inductor capture CUDA graphs, or choose kernels by their times.
+# Settings with which inductor captures CUDA graphs, or chooses kernels by their times.
 _TIMED = (
     *("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning"),
     "triton.cudagraphs",
@@ -47,6 +48,11 @@ class Emulation:
     def made_up_sizes(self) -> int:
         """How often a tensor got its size from values that no kernel had computed."""
         return self._values.reads.made_up_sizes
+
+    @property
+    def resident_peak_bytes(self) -> int:
+        """The most memory of this machine that the process had, which is less where random numbers were not drawn."""
+        return self._host_bytes("VmHWM")
 
     def torch_imported(self, torch: ModuleType) -> None:
         """From here on no other rank is waited for, and values are followed."""
@@ -76,13 +82,14 @@ class Emulation:
             import_inductor_late(torch)
         else:
             self._count_compilations(torch)
+        self.active.callback(finish_backward_passes, torch)
         self.active.enter_context(self._values.following(stands_for_all))
         util.register_after_fork(self, Emulation._forked)
 
     def inherit(self) -> None:
         """Have processes that are forked from now on be of this emulation."""
         Emulation.inherited = self
-        self._file_bytes = _status_bytes("RssFile")
+        self._file_bytes = max(self._file_bytes, _status_bytes("RssFile"))  # a fork that is forked again has mapped few
 
     def end_child(self) -> None:
         """End in a process that the script started; what it read and called is in no result."""
@@ -117,7 +124,7 @@ class Emulation:
         """Return the emulation's own measurements, and what makes its numbers less certain."""
         library = ctypes.CDLL(None)
         return {
-            "hostPeakBytes": max(self._host_bytes("VmHWM"), self._unfilled.peak_bytes),
+            "hostPeakBytes": max(self.resident_peak_bytes, self._unfilled.peak_bytes),
             "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
             "kernelLaunches": _number(library, "emulated_launches"),
             "matrixProducts": {
@@ -132,9 +139,10 @@ class Emulation:
 
 
 def compile_without_timing() -> None:
-    """Compile as in the default mode, whatever the script sets: no kernel takes time here, and no graph is captured.
+    """Compile as in the default mode under any setting of the script: no kernel takes time here, and no graph is
+    captured.
 
-    Of a script that compiles nothing, torch imports no compiler, which takes a second.
+    A script that compiles nothing does not import torch's compiler, which takes a second.
     """
     watch = ImportWatch()
     watch.when_imported("torch._inductor.config", _time_nothing)
@@ -195,6 +203,31 @@ def follow_values(torch: Any) -> None:
         emulation = Emulation(1)
         emulation.follow(torch, stands_for_all=False)
         atexit.register(emulation.end_child)  # while torch is still there
+
+
+def finish_backward_passes(torch: Any) -> None:
+    """Wait until autograd's threads have let go of the last backward pass.
+
+    They free Python objects that it ran with, modes and a context, after it has ended. In a Python that is ending, a
+    thread that waits for the GIL is made to exit, and such an exit inside a destructor of C++ aborts the process.
+    """
+    if not any(map(_is_of_autograd, Path("/proc/self/task").iterdir())):
+        return  # a process that was forked from one with such threads has none, and could start none
+    for gpu in range(torch.cuda.device_count()):
+        if torch.cuda.memory_reserved(gpu):
+            with torch.inference_mode(False), torch.enable_grad():
+                empty = torch.empty(0, device=f"cuda:{gpu}", requires_grad=True)  # takes no memory
+                ended, gradient = empty.view(0), torch.empty_like(empty)
+            # This pass must leave nothing of Python to a thread: the tensors are never freed, and `backward` would
+            # give it a context.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object((empty, ended, gradient)))
+            torch.autograd.Variable._execution_engine.run_backward((ended,), (gradient,), False, False, (), True, True)
+
+
+def _is_of_autograd(thread: Path) -> bool:
+    with suppress(OSError):  # it has ended
+        return (thread / "comm").read_text().startswith("pt_autograd")
+    return False
 
 
 def used_gpus() -> dict[int, int]:

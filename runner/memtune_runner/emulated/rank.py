@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -60,6 +61,7 @@ class EmulatedRank:
             step = self._statistics.step_time if self._statistics else None
             result = {
                 **measured, "phaseBytes": phase_bytes, "peakBytesByGpu": self._peaks.by_gpu(),
+                "residentPeakBytes": self._emulation.resident_peak_bytes,
                 "stepSeconds": {**step._asdict(), "all": step.seconds} if step else None,
                 **self._history(changes), "torch": self._torch.__version__,
             }  # fmt: skip
@@ -76,7 +78,9 @@ class EmulatedRank:
             return {"history": None}
         if snapshot := os.environ.get(environment.EMULATED_SNAPSHOT):
             cuda.memory._dump_snapshot(snapshot)
-        return {"history": history.told(cuda.memory._snapshot()["device_traces"][self._peaks.fullest()], changes)}
+        gc.disable()  # the script has ended, and the history is millions of objects without a cycle
+        events = cuda.memory._snapshot()["device_traces"][self._peaks.fullest()]
+        return {"history": history.peak_history(events, changes)}
 
 
 def _words(measured: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any
 
 _RANK = re.compile(r"\d+")
-# What the first rank of a group would have set for the others: the identifier of a communicator of NCCL, 128 bytes.
+# The value that the first rank of a group would have set for the others: the id of an NCCL communicator, 128 bytes.
 _NCCL_ID = bytes([1]) * 128
 
 
@@ -49,7 +49,7 @@ def _replace_gloo() -> None:
 
 
 def exchange_objects() -> None:
-    """Let processes that are ranks of their own exchange objects over gloo: what NCCL would send does not arrive."""
+    """Let processes that are separate ranks exchange objects over gloo: messages over NCCL do not arrive."""
     distributed: Any = import_module("torch.distributed")
     if not distributed.is_available():
         return
@@ -77,7 +77,7 @@ def _on_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _never_split(distributed: Any) -> None:
-    """Let every group of ranks be made anew: one that is split from all ranks would not know how many it has."""
+    """Create every group of ranks from scratch: one that is split from all ranks would not know its size."""
     module: Any = import_module("torch.distributed.distributed_c10d")
     plain = module.init_process_group
 

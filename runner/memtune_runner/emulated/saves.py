@@ -1,6 +1,6 @@
 """Has a probe on the emulated GPU save files of full size in which only small tensors are written.
 
-What is large, no kernel has computed, and a probe deletes its files as it ends: writing gigabytes would take most of
+No kernel has computed the large ones, and a probe deletes its files as it ends: writing gigabytes would take most of
 its time. A script may load small ones again, such as counters and the states of random number generators.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,8 @@ from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
 
 _LARGE = MIB
+# Whether this thread is in a save; others copy what they need.
+_saves: ContextVar[bool] = ContextVar("saves", default=False)
 
 
 def leave_holes(torch: ModuleType, imports: ImportWatch, patches: Patches) -> None:
@@ -35,7 +38,22 @@ def leave_holes(torch: ModuleType, imports: ImportWatch, patches: Patches) -> No
                     super().write_record(name, data, size)
 
         patches.replace(torch._C, "PyTorchFileWriter", Writer)
+        patches.wrap(torch.serialization, "_save", _save)
+        patches.wrap(torch.UntypedStorage, "cpu", _on_host)
     imports.when_imported("safetensors.torch", lambda module: patches.wrap(module, "serialize_file", _serialize_file))
+
+
+def _save(inherited: Any, *args: Any, **kwargs: Any) -> None:
+    """Write a file of torch.save, which asks for a copy on the host of each storage, also of what it will not write."""
+    before = _saves.set(True)
+    try:
+        inherited(*args, **kwargs)
+    finally:
+        _saves.reset(before)
+
+
+def _on_host(inherited: Any, storage: Any) -> Any:
+    return type(storage)(storage.nbytes()) if _saves.get() and storage.nbytes() > _LARGE else inherited(storage)
 
 
 def _serialize_file(inherited: Any, tensors: Mapping[str, Any], filename: Any, metadata: Any = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from memtune_runner.emulated.ranks import GPUS_PER_NODE
 from memtune_runner.rank.imports import ImportWatch
 
-# What the agent tells the only process that it starts; of several, each is told by whoever starts the emulation.
+# Variables that the agent sets for the only process that it starts; for several, the emulation sets them.
 _ALONE = {
     "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
@@ -20,7 +20,7 @@ _ALONE = {
 
 
 def install(ranks: int) -> None:
-    """Replace what starts processes in torch, which would have an emulated GPU each that nobody reads."""
+    """Replace torch's functions that start processes: each process would have its own emulated GPU, which is unread."""
     package: Any = import_module("torch.multiprocessing")
     import_module("torch.multiprocessing.spawn")
     module: Any = sys.modules["torch.multiprocessing.spawn"]  # the package has a function of the same name
@@ -53,7 +53,7 @@ def install(ranks: int) -> None:
 
 
 def _as_the_rank(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call what a process of its own would: it may exit, and takes its process group along."""
+    """Call the function of the process in this one: it may exit, and takes its process group along."""
     distributed: Any = import_module("torch.distributed")
     had_group = distributed.is_initialized()
     try:
@@ -68,13 +68,13 @@ def _as_the_rank(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Ended:
-    """What torch returns to a script that waits for the processes by itself."""
+    """The object that torch returns to a script that waits for the processes by itself."""
 
     def __init__(self) -> None:
         self.processes: list[Any] = []
 
     def pids(self) -> list[int]:
-        """Return none: a script may end those that it is told of."""
+        """Return none: a script may end the processes that it gets."""
         return []
 
     def join(self, *_: Any, **__: Any) -> bool:

@@ -1,8 +1,9 @@
-"""What a step asked of the emulated GPU: its operations, by the micro-batches that they belong to.
+"""The operations of a step on the emulated GPU, by the micro-batches that they belong to.
 
 torch's execution trace has every operator with the shapes of its tensors. One counts if it works on the GPU and calls
-no other that does the same; views and allocations do not, nor what follows values on the CPU. Kernels of Triton are no
-operators, and are counted where they are started. What cannot be counted raises ValueError: a time without it is wrong.
+no other that does the same; views and allocations do not, nor does the tracking of values on the CPU. Kernels of Triton
+are no operators, and are counted where they are started. An operation that cannot be counted raises ValueError: a time
+without it is wrong.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ _UNCOUNTED_MESSAGES = ("send", "recv", "gather", "scatter", "reduce")
 COLLECTIVES = frozenset(_COLLECTIVES.values())
 _OWN_TRACE = "the script records an execution trace of its own"
 _MODE = "PythonDispatchMode"
-_NO_SCHEMA = re.compile(r'"name": "op_schema", "type": "string", "value": ""')
+_HEAD = re.compile(r'\s*"id": (\d+), "name": "([^"\\]*)", "ctrl_deps": (\d+),\s*')
+_SCHEMA = re.compile(r'"name": "op_schema", "type": "string", "value": "([^"\\]*)"')
+_INPUTS, _OUTPUTS = '"inputs": ', '"outputs": '
 _MICRO_BATCH = "memtune: a micro-batch begins"
 _TRITON = (("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"), ("triton.runtime.jit", "JITFunction"))
 
@@ -139,23 +142,48 @@ def _nodes(lines: Iterable[str]) -> Iterator[_Node]:
     """
     node, end = list[str](), ""
     for line in lines:
-        if line.strip() == "{":
+        mark = line.strip()
+        if mark == "{":
             node, end = [], line.rstrip().replace("{", "}")
         node.append(line)
-        if line.rstrip().rstrip(",") == end:
-            told = "".join(node).rstrip().rstrip(",")
-            try:
-                yield json.loads(told)
-            except json.JSONDecodeError:
-                if not _NO_SCHEMA.search(told):
-                    raise
+        if mark in ("}", "},") and line.rstrip().rstrip(",") == end and (read := _read_node(node)):
+            yield read
+
+
+def _read_node(lines: Sequence[str]) -> _Node | None:
+    """The node in these lines; None for a range whose name cannot be read."""
+    if len(lines) == len(("{", "id", "inputs", "outputs", "attrs", "}")) and (head := _HEAD.fullmatch(lines[1])):
+        _, _, inputs, outputs, attributes, _ = map(str.strip, lines)
+        if (schema := _SCHEMA.search(attributes)) and inputs.startswith(_INPUTS) and outputs.startswith(_OUTPUTS):
+            return _LateNode(head, schema[1], inputs, outputs)
+    text = "".join(lines).rstrip().rstrip(",")
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except json.JSONDecodeError:
+        schema = _SCHEMA.search(text)
+        if schema is None or schema[1]:
+            raise
+        return None
+
+
+class _LateNode(dict[str, Any]):
+    """A node whose inputs and outputs are read once they are asked for: those of most are not."""
+
+    def __init__(self, head: re.Match[str], schema: str, inputs: str, outputs: str) -> None:
+        attributes = [{"name": "op_schema", "value": schema}]
+        super().__init__(id=int(head[1]), name=head[2], ctrl_deps=int(head[3]), attrs=attributes)
+        self._late = {"inputs": inputs.removeprefix(_INPUTS), "outputs": outputs.removeprefix(_OUTPUTS)}
+
+    def __missing__(self, name: str) -> Any:
+        found = self[name] = json.loads(self._late[name].rstrip(","))
+        return found
 
 
 def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
     """Count the operations in the nodes of an execution trace, where each comes after those that it calls.
 
-    Products and attention may have kernels that copy their inputs. What a dispatch mode took over is what that calls:
-    nothing where checkpointing has saved the result.
+    Products and attention may have kernels that copy their inputs. An operator that a dispatch mode replaced counts as
+    the calls of the mode: none where checkpointing has saved the result.
     """
     found = [Counter[Operation]()]
     working, multiplying = set[int](), set[int]()
@@ -169,7 +197,10 @@ def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
         if number in multiplying or node["name"] == _MODE:
             multiplying.add(caller)
             continue
-        operation = _collective(node) if node["name"] == "record_param_comms" else _operation(node)
+        is_collective = node["name"] == "record_param_comms"
+        if number in working and not is_collective and not _may_multiply(node["name"]):
+            continue
+        operation = _collective(node) if is_collective else _operation(node)
         if operation is None or (number in working and not operation.flops):
             continue
         working.add(caller)
@@ -177,6 +208,27 @@ def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
             multiplying.add(caller)
         found[-1][operation] += 1
     return found
+
+
+@functools.cache
+def _asks_for_nothing(operator: str, schema: str) -> bool:
+    """Whether a node is no operator, or one without a kernel of its own. A view writes nothing and returns a part of
+    its input, or the result of an operator that it has called.
+    """
+    library, _, name = operator.rpartition("::")
+    return (
+        not schema
+        or "c10d" in library
+        or name in _NO_KERNEL
+        or name.startswith(("empty", "new_empty"))
+        or ("!" not in schema and schema.rpartition(") -> ")[2].startswith("Tensor(a)"))
+    )
+
+
+@functools.cache
+def _may_multiply(operator: str) -> bool:
+    name = operator.rpartition("::")[2]
+    return name in _PRODUCTS or any(part in name for part in (*_UNCOUNTED, "convolution"))
 
 
 class _Tensor(NamedTuple):
@@ -221,9 +273,9 @@ class _Argument(NamedTuple):
 def _operation(node: _Node) -> Operation | None:
     """The operation of an operator that calls none; None if it does nothing on the GPU."""
     schema = next((each["value"] for each in node["attrs"] if each["name"] == "op_schema"), "")
-    library, _, name = node["name"].rpartition("::")
-    if not schema or "c10d" in library or name in _NO_KERNEL or name.startswith(("empty", "new_empty")):
+    if _asks_for_nothing(node["name"], schema):
         return None
+    name = node["name"].rpartition("::")[2]
     arguments, outputs = _arguments(node, schema), [*chain.from_iterable(_values(node["outputs"]))]
     inputs = [tensor for argument in arguments for tensor in argument.tensors]
     storages = {each.storage for each in inputs}
@@ -243,7 +295,7 @@ def _operation(node: _Node) -> Operation | None:
         )
     found = _arithmetic(name, arguments, written, moved)
     if found is None and any(part in name for part in _UNCOUNTED):
-        raise ValueError(f"{node['name']} multiplies, nobody knows how much")
+        raise ValueError(f"{node['name']} does matrix products of unknown size")
     return found or Operation("kernel", "", 0, moved)
 
 
@@ -252,13 +304,13 @@ def _arithmetic(name: str, arguments: Sequence[_Argument], written: Sequence[_Te
     if name in _PRODUCTS:
         (left,), (right,) = (arguments[place].tensors for place in _PRODUCTS[name])
         *batch, rows, inner = left.shape
-        # Of grouped products one side has the rows or columns of all groups.
+        # One side of grouped products has the rows or columns of all groups.
         columns, times = right.shape[-1], math.prod(batch) if len(left.shape) == len(right.shape) else 1
         return Operation("product", left.precision, 2 * rows * inner * columns * times, moved, rows, columns, times)
     named = {argument.name: argument for argument in arguments}
     if "convolution" in name and "weight" in named:
         weight = named["weight"].tensors[0]
-        # Of a transposed one each element of the input meets as much of the weight.
+        # In a transposed one, each element of the input meets as much of the weight.
         if "transpose" in name or ("transposed" in named and named["transposed"].value):
             meets = (named.get("input") or named["self"]).tensors[0]
         else:
@@ -281,21 +333,21 @@ def _attention(name: str, named: Mapping[str, _Argument], query: _Tensor, key: _
     sequences packed into one, each is taken to be as long as the longest.
     """
 
-    def told(*names: str) -> Any:
+    def value_of(*names: str) -> Any:
         return next((named[each].value for each in names if each in named), None)
 
     length = key.shape[-2 if "cudnn" in name else -3]
     if any(each.elements for name in ("cum_seq_k", "cu_seqlens_k") if name in named for each in named[name].tensors):
-        length = told("max_k", "max_seqlen_k")
+        length = value_of("max_k", "max_seqlen_k")
         if not isinstance(length, int):
-            raise ValueError("how long the packed sequences of attention are is not told")
+            raise ValueError("the lengths of packed sequences are unknown")
     is_causal = any(named[each].value for each in ("is_causal", "causal", "custom_mask_type") if each in named)
-    left, right = told("window_size_left"), told("window_size_right")
-    if isinstance(keys := told("window_size"), int):  # of the memory-efficient one; 0 is none
+    left, right = value_of("window_size_left"), value_of("window_size_right")
+    if isinstance(keys := value_of("window_size"), int):  # of the memory-efficient one; 0 is none
         left = keys - 1
     has_window = isinstance(left, int) and left >= 0
     if has_window and not is_causal and not (isinstance(right, int) and right >= 0):
-        raise ValueError("where the window of attention ends is not told")
+        raise ValueError("the window of attention is unknown")
     reach = min(length, left + 1 + (0 if is_causal else right)) if has_window else length
     products = 5 if "backward" in name or "bwd" in name else 2
     flops = 2 * products * query.elements * reach
@@ -321,10 +373,16 @@ def _collective(node: _Node) -> Operation | None:
 
 
 def _arguments(node: _Node, schema: str) -> list[_Argument]:
+    values = zip(_declared(schema), node["inputs"]["values"], _values(node["inputs"]), strict=False)
+    return [_Argument(name, is_written, value, tensors) for (name, is_written), value, tensors in values]
+
+
+@functools.cache
+def _declared(schema: str) -> list[tuple[str, bool]]:
+    """The names of an operator's arguments, and whether it writes them."""
     inside = schema.partition("(")[2].rpartition(") ->")[0]
     declared = (part.partition("=")[0].rpartition(" ") for part in re.split(r", (?![^\[]*\])", inside) if part != "*")
-    values = zip(declared, node["inputs"]["values"], _values(node["inputs"]), strict=False)
-    return [_Argument(name, "!" in kind, value, tensors) for (kind, _, name), value, tensors in values]
+    return [(name, "!" in kind) for kind, _, name in declared]
 
 
 def _values(given: Mapping[str, Sequence[Any]]) -> Iterator[list[_Tensor]]:
@@ -336,10 +394,15 @@ def _tensors(value: Any, shape: Any, kind: str) -> list[_Tensor]:
     if kind.startswith("Tensor("):
         _, storage, _, elements, width, device = value
         return [_Tensor(storage, elements, width, device, shape, kind[len("Tensor(") : -1])]
-    if kind.startswith("GenericList["):
-        kinds = re.split(r",(?![^\[(]*[\])])", kind[len("GenericList[") : -1])
-        return [tensor for each in zip(value, shape, kinds, strict=False) for tensor in _tensors(*each)]
+    if kind.startswith("GenericList[") and "Tensor(" in kind:
+        return [tensor for each in zip(value, shape, _kinds(kind), strict=False) for tensor in _tensors(*each)]
     return []
+
+
+@functools.cache
+def _kinds(kind: str) -> list[str]:
+    """The kinds of a list's values."""
+    return re.split(r",(?![^\[(]*[\])])", kind[len("GenericList[") : -1])
 
 
 def _size(tensors: Iterable[_Tensor]) -> int:

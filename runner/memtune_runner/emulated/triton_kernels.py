@@ -1,4 +1,4 @@
-"""What Triton's kernels may have written: no operator says so, and the numbers of before would stay."""
+"""Marks the outputs of Triton kernels as written: no operator does, and the old values would stay."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from memtune_runner.emulated.value_mode import ValueMode
 from memtune_runner.rank.imports import ImportWatch
 
-# How inductor names the arguments of its kernels that are written.
+# Inductor's names for the output arguments of its kernels.
 _WRITTEN = ("out_ptr", "in_out_ptr")
 
 
 def follow_kernels(mode: ValueMode) -> ImportWatch:
-    """Have the mode told of kernels; the watch waits for Triton, which takes a second to import."""
+    """Report kernels to the mode; the watch waits for Triton, which takes a second to import."""
     watch = ImportWatch()
     watch.when_imported("torch._inductor.runtime.triton_heuristics", lambda module: _follow_inductor(module, mode))
     watch.when_imported("triton.runtime.jit", lambda module: _follow_triton(module, mode))

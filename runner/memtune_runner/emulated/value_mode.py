@@ -1,4 +1,17 @@
-"""The dispatch mode that follows values: runs each operator on the emulated GPU, then if possible on the CPU."""
+"""The dispatch mode that follows values: runs each operator on the emulated GPU, then if possible on the CPU.
+
+No kernel computes anything there, so the values of a tensor are one of three:
+
+- true: they derive only from host data and are small enough, so the CPU computes them into the emulated GPU's memory,
+  which is ordinary memory. The real operator runs first, so allocations stay exact;
+- made up: they derive from something never computed, and are consistent with one another. Uncomputed tensors count as
+  uniform: ones, unless operators on such tensors gave another number;
+- absent: unknown, and counted as ones.
+
+Each read of a value is recorded with its line. The mode is suspended during the backward pass: under any mode torch
+adds gradients out of place, which takes memory that a GPU run does not. Recomputed blocks and hooks of tensors are
+followed again.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +32,7 @@ from memtune_runner.emulated.known_values import (
     created_value,
     is_small,
     on_host,
+    repeated_as,
     uniform_result,
 )
 from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of
@@ -30,19 +44,25 @@ _aten = torch.ops.aten
 _SHAPED_BY_VALUES = torch.Tag.dynamic_output_shape
 _SCALARS = (_aten._local_scalar_dense, _aten.is_nonzero, _aten.equal)
 _COPIES = (_aten._to_copy, _aten.copy_, _aten.clone, _aten._foreach_copy_)
+_PLAIN_COPIES = (_aten.copy_, _aten.clone)
 _EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided)
+# They give a tensor another memory, of which as much is known as before, or write nothing to what they make.
+_WRITING_NOTHING = (*_EMPTY, _aten.set_)
 # Not worth the minutes that the CPU takes in half precision, unless the numbers are true.
 _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 # A CPU takes a hundredth of the time for them in single precision, in which a GPU adds up as well.
 _PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
 # Others, most of them a library's, may take minutes on the CPU for many integers, and ignore strides.
 _TORCHS = ("aten", "prims")
-# What fills weights with random numbers.
+# They read nothing of what they write, whose type may be another than that of the numbers there.
+_OVERWRITING = (_aten.zero_, _aten.fill_, _aten.copy_)
+# Operators that fill weights with random numbers.
 _DRAWING = (_aten.normal_, _aten.uniform_)
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
 
 
 _HOST = torch.device("cpu")
+_record: Callable[[bool], None] = torch._C._autograd._enable_record_function
 
 
 def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
@@ -56,12 +76,28 @@ def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
     return values
 
 
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage."""
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
 def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous() if 0 in tensor.stride() else tensor
 
 
 def _sparse(places: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return torch.sparse_coo_tensor(places, values, shape, is_coalesced=True, check_invariants=False)
+
+
+@cache
+def _is_of_elements(func: Any) -> bool:
+    """Whether an operator gives one number wherever its inputs have one."""
+    return torch.Tag.pointwise in func.tags or func.overloadpacket in _FILLING
+
+
+def _read_of(func: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the inputs whose values matter."""
+    return inputs[1:] if func.overloadpacket in _OVERWRITING else inputs
 
 
 @cache
@@ -72,7 +108,7 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
 
 
 class ValueMode(TorchDispatchMode):
-    """See `memtune_runner.emulated.known_values`."""
+    """Gives tensors the values that a script reads, as this module's head says."""
 
     def __init__(self, reads: Reads, unfilled: Unfilled, stands_for_all: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
@@ -104,12 +140,16 @@ class ValueMode(TorchDispatchMode):
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
         outputs = tensors_of(result)
-        if any(each.layout is not torch.strided for each in (*inputs, *outputs)):
-            self._follow_sparse(func, args, kwargs, inputs, outputs)
-        elif any(each.is_cuda for each in (*inputs, *outputs)):
-            self._follow(func, args, kwargs, inputs, outputs)
-        else:
-            self._follow_on_host(func, args, kwargs, inputs)
+        _record(False)  # a trace of the step, or a profiler of the script, sees nothing of what follows
+        try:
+            if any(each.layout is not torch.strided for each in (*inputs, *outputs)):
+                self._follow_sparse(func, args, kwargs, inputs, outputs)
+            elif any(each.is_cuda for each in (*inputs, *outputs)):
+                self._follow(func, args, kwargs, inputs, outputs)
+            else:
+                self._follow_on_host(func, args, kwargs, inputs)
+        finally:
+            _record(True)
         return result
 
     def _left_unfilled(
@@ -239,10 +279,9 @@ class ValueMode(TorchDispatchMode):
     def _tensor_on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_cuda:
             return tensor
-        fill = self._book.fill_of(tensor)
-        if fill is None:
-            return on_host(tensor)  # type: ignore[no-any-return]  # it cannot name torch
-        return torch.full((), fill, dtype=tensor.dtype).expand(tensor.shape)
+        repeated = self._book.repeated_in(tensor)
+        # Neither function can name torch.
+        return on_host(tensor) if repeated is None else repeated_as(tensor, *repeated)  # type: ignore[no-any-return]
 
     def _put(self, tensor: torch.Tensor, values: torch.Tensor, is_true: bool) -> None:
         """Write values into the emulated GPU's memory."""
@@ -261,12 +300,14 @@ class ValueMode(TorchDispatchMode):
         if func.namespace in ("c10d", "_c10d_functional"):
             if func.overloadpacket.__name__ not in WAITS:
                 self._follow_message(func, args, kwargs, inputs, outputs)
-        elif not written or func.overloadpacket in _EMPTY:
+        elif not written or func.overloadpacket in _WRITING_NOTHING:
             return  # views, and uninitialized memory
         elif any(each.is_meta for each in written):
             return
         elif func.overloadpacket in _COPIES and not all(each.is_cuda for each in written):
             self._copied_to_host(inputs, written)
+        elif func.overloadpacket in _PLAIN_COPIES and self._is_one_value(written[0], inputs[-1]):
+            self._book.put(written[0], self._book.of(inputs[-1]))
         else:
             try:
                 is_followed = self._compute(func, args, kwargs, inputs, written)
@@ -349,6 +390,18 @@ class ValueMode(TorchDispatchMode):
             is_kept = known is not None and tensor.untyped_storage()._cdata in old
             self._book.put(tensor, known._replace(is_true=False) if is_kept and known is not None else None)
 
+    def _is_one_value(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+        """Whether a copy leaves the whole of a memory with one value, in numbers that are the same.
+
+        A copy of a storage is one of bytes, which are not the value of its numbers, but are in their order.
+        """
+        if not source.is_cuda or source.dtype is not target.dtype or not _is_whole(target):
+            return False
+        is_same_storage = _is_whole(source) and source.nbytes == target.nbytes
+        if is_same_storage and source.is_contiguous() and target.is_contiguous():
+            return self._book.repeated_in(source) is not None
+        return self._book.fill_of(source) is not None
+
     def _compute(
         self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
     ) -> bool:
@@ -357,6 +410,8 @@ class ValueMode(TorchDispatchMode):
         is_torchs = func.namespace in _TORCHS
         if not is_torchs and any(each.numel() > MOST_FLOATS for each in (*inputs, *written)):
             return False
+        if not is_random and self._is_uniform(func, inputs, written):
+            return self._compute_uniform(func, args, kwargs, inputs, written, is_true)
         if all(is_small(each) for each in (*inputs, *written)):
             if func.overloadpacket in _SLOW and not is_true:
                 return False
@@ -376,6 +431,21 @@ class ValueMode(TorchDispatchMode):
             return True
         return self._compute_uniform(func, args, kwargs, inputs, written, is_true)
 
+    def _is_uniform(self, func: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
+        """Whether an operator writes the whole of a memory with one number, however small."""
+        if len(written) != 1 or not _is_of_elements(func):
+            return False
+        (target,) = written
+        return (
+            target.numel() > 1
+            and target.is_floating_point()
+            and _is_whole(target)
+            and all(
+                each.numel() == 1 or (each.is_cuda and self._book.fill_of(each) is not None)
+                for each in _read_of(func, inputs)
+            )
+        )
+
     def _choose(self, args: Any, written: Sequence[torch.Tensor]) -> bool:
         source, dimension = args[0], args[2] if len(args) > 2 else -1
         values, indices = written
@@ -388,13 +458,14 @@ class ValueMode(TorchDispatchMode):
         old = {each.untyped_storage()._cdata for each in inputs}
         for tensor in written:
             if tensor.is_cuda and tensor.untyped_storage()._cdata in old:
-                fill, known = self._book.fill_of(tensor), self._book.of(tensor)
-                if fill is not None:
-                    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                known, repeated = self._book.of(tensor), self._book.repeated_in(tensor)
+                if repeated is not None:
+                    fill, kind = repeated
+                    whole = torch.empty(0, dtype=kind, device=tensor.device)
                     whole.set_(tensor.untyped_storage())
                     if not is_small(whole):
                         raise ValueError("a part of what is too large")
-                    self._put(whole, torch.full((), fill, dtype=tensor.dtype), known is not None and known.is_true)
+                    self._put(whole, torch.full((), fill, dtype=kind), known is not None and known.is_true)
 
     def _write(
         self, result: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor], is_true: bool
@@ -423,17 +494,17 @@ class ValueMode(TorchDispatchMode):
         if (value := created_value(func.overloadpacket.__name__, args, written[0].dtype)) is not None:
             self._book.put(written[0], Known(is_true, value))
             return True
-        if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _FILLING:
+        if not _is_of_elements(func):
             return self._reduce_uniform(func, inputs, written, is_true)
-        several = [each for each in inputs if each.numel() > 1]
+        several = [each for each in _read_of(func, inputs) if each.numel() > 1]
         if any(each.is_cuda and self._book.fill_of(each) is None for each in several):
             return False
-        is_true = is_true and all(each.is_cuda for each in several)  # nobody has looked at what is large on the host
+        is_true = is_true and all(each.is_cuda for each in several)  # the values of large host tensors are unknown
         result = func(*self._sample(args), **self._sample(kwargs))
         made = tensors_of(result)
         for tensor, values in zip(written, made, strict=False):
-            whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-            self._book.put(tensor, Known(is_true, float(values.reshape(-1)[0])) if whole else None)
+            value = float(values.reshape(-1)[0])
+            self._book.put(tensor, Known(is_true, value) if _is_whole(tensor) else None)
         return True
 
     def _sample(self, values: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from memtune.gpus.driver_overhead import CONTEXT_BYTES, outside_sizes
+from memtune.gpus.driver_overhead import CONTEXT_BYTES, expected_overhead
 from memtune.gpus.gpu import Chip, Gpu, chip_of, find, of_product, slice_bytes
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
@@ -25,7 +25,7 @@ def known_gpu(name: str) -> Gpu:
 
 def outside_bytes(ranks: int) -> dict[str, int]:
     """Return the memory kept free for what lies outside torch's allocator, by component."""
-    return {name: int(size) for name, size in outside_sizes(ranks).items()}
+    return {name: int(size) for name, size in expected_overhead(ranks).items()}
 
 
 def variables(gpu: Gpu, ranks: int, gpus: int, torch: Installed) -> dict[str, str]:

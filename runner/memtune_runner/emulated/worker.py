@@ -28,7 +28,7 @@ _PEAKS = {
 def main(words: Sequence[str]) -> int:
     """Run one task, which the parent process has written as JSON."""
     task = json.loads(words[0])
-    # What the script starts by itself finds nothing of ours on its path but what makes its values make sense, too.
+    # Processes that the script starts find nothing of ours on their path except the hooks for plausible values.
     os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
     enter_children()
     session = Session(task)

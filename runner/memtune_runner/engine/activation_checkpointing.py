@@ -25,7 +25,7 @@ _CACHE = "use_cache"
 
 
 def set_checkpointing(model: nn.Module, checkpointing: Checkpointing) -> None:
-    """Checkpoint a model that a Trainer, accelerate or Lightning trains, whatever the script or the library set."""
+    """Checkpoint a model that a Trainer, accelerate or Lightning trains, overriding the script and the library."""
     for each in model.modules():  # a library's model may be a part of the script's
         switch_off_own(each)
     apply(model, checkpointing)
@@ -58,8 +58,7 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
 def _use_no_cache(model: nn.Module) -> None:
     """Switch off a transformers model's cache: a recomputed block would append to it a second time.
 
-    Between forward passes its config stays as it is: it is saved with the weights, and whoever loads them generates by
-    it.
+    Between forward passes its config stays as it is: it is saved with the weights, and later generation uses it.
     """
     of_transformers = [each for each in model.modules() if hasattr(getattr(each, "config", None), _CACHE)]
     names = {each: list(inspect.signature(each.forward).parameters) for each in of_transformers}
@@ -105,7 +104,7 @@ class _SwitchedOff:
 
 
 def switch_off_own(model: nn.Module) -> None:
-    """Turn off a transformers model's own checkpointing, whatever the script or the library set."""
+    """Turn off a transformers model's own checkpointing, overriding the script and the library."""
     # The name since transformers 5, and the one before.
     for name in ("activation_checkpointing_disable", "gradient_checkpointing_disable"):
         if hasattr(model, name):

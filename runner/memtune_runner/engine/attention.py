@@ -18,7 +18,7 @@ from memtune_runner.rank import applied_knobs
 def use_attention(model: nn.Module, attention: Attention) -> None:
     """Select an attention kernel: torch selects flash itself where possible, so only eager must be forced."""
     choose = getattr(model, "set_attn_implementation", None)  # Hugging Face models
-    # Some models have only their own attention, whatever the plan says (Bloom, Gemma 2).
+    # Some models have only their own attention under any plan (Bloom, Gemma 2).
     if choose is not None and getattr(model, "_supports_sdpa", True):
         choose("eager" if attention is Attention.EAGER else "sdpa")
     fused = attention is not Attention.EAGER

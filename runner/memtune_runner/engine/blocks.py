@@ -11,7 +11,7 @@ from torch import nn
 def repeated_blocks(model: nn.Module) -> list[list[nn.Module]]:
     """Return the rows of blocks of a model, each in execution order; empty if the model repeats nothing.
 
-    A row is a ModuleList or Sequential whose members are of one class and have submodules. Of nested rows the outer one
+    A row is a ModuleList or Sequential whose members are of one class and have submodules. The outer one of nested rows
     counts if most of its members are built alike. So the layers count and not their experts, but in a vision model,
     whose stages differ in width, the layers of each stage count.
     """

@@ -23,7 +23,7 @@ class Updated(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a backend is built from besides the model. The optimizer is created once its parameters are final."""
+    """The inputs of a backend besides the model. The optimizer is created once its parameters are final."""
 
     settings: Settings
     device: torch.device

@@ -35,7 +35,7 @@ def install(
     """
     for framework in FRAMEWORKS:
         if settings.integration not in framework.integrations:
-            refuse = partial(_refuse, framework.refusal(settings.integration))
+            refuse = partial(_refuse, framework.unsupported(settings.integration))
             for name in framework.modules:
                 imports.before_imported(name, refuse)
     # A loop of the script's own may train a model of Keras with an optimizer of torch's.

@@ -64,13 +64,13 @@ def install(
     )
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
     if settings.device is Device.VIRTUAL:
-        # Without GPUs, accelerate starts one rank each unless it is told to use the CPU.
+        # Without GPUs, accelerate starts one rank each unless it is set to use the CPU.
         imports.when_imported("accelerate.state", lambda module: patches.wrap(module.PartialState, "__init__", _on_cpu))
     return schedule
 
 
 class Prepared:
-    """What the script has prepared: the trained model, and a loader that is not trained on."""
+    """The objects that the script has prepared: the trained model, and a loader that is not trained on."""
 
     def __init__(self) -> None:
         self._accelerator: Any = None
@@ -121,7 +121,7 @@ def _tried(what: str, act: Callable[[], None]) -> None:
 
 
 def _on_cpu(inherited: Inherited, state: Any, *_cpu: bool, **kwargs: Any) -> None:
-    inherited(state, **{**kwargs, "cpu": True})  # whatever the script passes, by position or by name
+    inherited(state, **{**kwargs, "cpu": True})  # also if the script passes it, by position or by name
 
 
 def _init(settings: Settings, schedule: Schedule) -> Inherited:

@@ -85,7 +85,7 @@ class EpochLoops:
         self._saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def begins_again(self, is_within_epoch: bool) -> Beginning | None:
-        """Return where the script seems to have begun before its checkpoint; None if it did not, or nobody can tell.
+        """Return where the script seems to have begun before its checkpoint; None if it did not, or if that is unknown.
 
         A script that leaves its last pass ends by something else than its loop, such as a count of steps that it has
         resumed. Only a process of several passes shows which variable counts them, and one that begins again has them.

@@ -125,7 +125,7 @@ def _evaluate_less(args: Any, batch: int) -> None:
 def _overrides(settings: Settings) -> dict[str, Any]:
     values = huggingface_arguments.training_arguments(settings)
     if settings.checkpoint_path is not None:
-        # A relaunch would go on from the weights alone, with a new optimizer and the schedule's first learning rate.
+        # A relaunch would resume from the weights alone, with a new optimizer and the schedule's first learning rate.
         values |= {"save_only_model": False}
     if settings.is_probe:
         # A probe's save is only measured: it must not be resumed from or uploaded.
@@ -200,9 +200,9 @@ def _training_step(inherited: Inherited, trainer: Any, model: Any, inputs: Any, 
 
 
 class _LastBatches(list[Any]):
-    """The last micro-batches of a pass, fewer than the Trainer has asked for, which make a step nevertheless.
+    """The last micro-batches of a pass, fewer than the Trainer has asked for, which still make a step.
 
-    The Trainer knows the last step of a pass by its length. Of a stream it knows none, and would add up the gradients
+    The Trainer knows the last step of a pass by its length. A stream has no length, so it would add up the gradients
     with those of the next pass. It decides if it steps by the accumulation in its arguments, which is 1 while it has
     the last of them, until `training_step`. It also calls the callbacks' `on_step_begin` once more.
     """
@@ -292,7 +292,7 @@ def _hp_search_setup(settings: Settings) -> Inherited:
     def setup(inherited: Inherited, trainer: Any, trial: Any) -> None:
         if isinstance(trial, Mapping):  # of Ray or W&B, which have chosen already
             inherited(trainer, rest(trial))
-            trainer._trial = trial  # the one that a report is told of
+            trainer._trial = trial  # the one that a report contains
             return
         space = getattr(trainer, "hp_space", None)
         if trial is None or space is None:
@@ -311,7 +311,7 @@ def _refuse_second_search(settings: Settings) -> None:
     """Raise BadInputError if a relaunched script searches again before the training that has begun."""
     if settings.resume_from is not None:
         raise BadInputError(
-            "the script begins its search for hyperparameters again, and would go on from its checkpoint with others: "
+            "the script begins its search for hyperparameters again, and would resume from its checkpoint with others: "
             "search in a job of its own, and train in one with the best of them"
         )
 

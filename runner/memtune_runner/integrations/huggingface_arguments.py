@@ -39,7 +39,7 @@ def leave_unwrapped(settings: Settings, accelerator: Any, patches: Patches) -> N
 
     The launcher's variables make accelerate assume several GPUs or, on a virtual GPU, several CPUs. DDP would hold a
     second copy of all gradients there, reduce it with nobody, and refuse models that use a weight outside of forward.
-    What a launcher's options ask for instead, such as FSDP, stays visible: it is not what the plan says.
+    A wrapper that a launcher's options request instead, such as FSDP, stays visible as a difference from the plan.
     """
 
     def distributed_type(accelerated: Any) -> str:
@@ -51,7 +51,7 @@ def leave_unwrapped(settings: Settings, accelerator: Any, patches: Patches) -> N
 
 
 def leave_out_of_memories(memory: Any, patches: Patches) -> None:
-    """Keep accelerate's `find_executable_batch_size` from trying again: the batch is the plan's whatever it finds."""
+    """Keep accelerate's `find_executable_batch_size` from trying again: the plan decides the batch."""
     patches.replace(memory, "should_reduce_batch_size", lambda _: False)
 
 

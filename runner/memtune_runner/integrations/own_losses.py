@@ -34,10 +34,11 @@ def calls_inherited(compute_loss: Any) -> bool:
 
 
 def model_weighs(forward: Any) -> bool:
-    """Whether a model's forward pass gives its loss what the Trainer passes beside the labels: its step's tokens.
+    """Whether a model's forward pass gives its loss the number of the step's tokens, which the Trainer passes beside
+    the labels.
 
-    Many models of transformers take it, so that the Trainer relies on them, and have the mean of the micro-batch as
-    their loss nevertheless. A function that cannot be read, or takes no labels, is taken to weigh.
+    Many models of transformers accept it, so that the Trainer relies on them, but still return the mean of the
+    micro-batch. A function that cannot be read, or takes no labels, is taken to weigh.
     """
     try:
         if "labels" not in inspect.signature(forward).parameters:

@@ -86,7 +86,7 @@ class Passes:
         """
         begun = [each for each in self.loaders if each.position]
         if not begun:
-            self._samples = None  # the script kept the batches of a pass, so nobody can count how often it uses them
+            self._samples = None  # the script kept the batches of a pass, so their uses cannot be counted
         for order in self.orders:
             order.trains()
         for each in begun:

@@ -15,7 +15,7 @@ _FILE = "data_order.json"  # not a name of MemTune's own: converting the checkpo
 
 
 class Order(TypedDict):
-    """What determines the order of a pass. ``generator`` is the state in hexadecimal digits."""
+    """The state that determines the order of a pass. ``generator`` is the state in hexadecimal digits."""
 
     iteration: int
     seed: int | None

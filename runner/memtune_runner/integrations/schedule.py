@@ -35,7 +35,7 @@ _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate l
 
 
 class Schedule(TrainingLength):
-    """What a script sees of its training's length, and how far it trains.
+    """The length of its training as a script sees it, and how far it trains.
 
     ``steps`` returns the optimizer steps behind the weights; ``first`` is the training that may resume.
     """
@@ -91,11 +91,11 @@ class Schedule(TrainingLength):
         """Return a plugin with the plan's accumulation and the script's other options; remember the script's own."""
         from accelerate.utils import GradientAccumulationPlugin  # type: ignore[import-untyped]  # accelerate ships no types
 
-        plugin, told = given.get("gradient_accumulation_plugin"), environ.get(_OWN_ACCUMULATION, "")
+        plugin, variable = given.get("gradient_accumulation_plugin"), environ.get(_OWN_ACCUMULATION, "")
         if plugin is not None:
             own = plugin.num_steps
         else:
-            own = int(told) if told.isdecimal() else given.get("gradient_accumulation_steps")
+            own = int(variable) if variable.isdecimal() else given.get("gradient_accumulation_steps")
         self._loops[accelerator] = Loop(own)
         return replace(plugin or GradientAccumulationPlugin(), num_steps=accumulation(self._settings))
 
@@ -118,7 +118,7 @@ class Schedule(TrainingLength):
         return self._loops.setdefault(accelerator, Loop(None))
 
     def _goes_on(self, loop: Loop) -> bool:
-        """Whether it is that of the training that goes on from the checkpoint; before the load it may be any."""
+        """Whether it belongs to the training that resumes from the checkpoint; before the load it may be any."""
         return self._first.is_current and (self._loaded is None or self._loaded is loop)
 
     @property
@@ -225,10 +225,10 @@ class Schedule(TrainingLength):
         self._passes.end(followed, (followed.batches or followed.position) - followed.position)
 
     def _resumed(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
-        """Give a resumed script the first batch that was not trained wherever it may begin to train.
+        """Give a resumed script the first untrained batch at each place where it may begin to train.
 
         A script that skips by hand passes over as many batches as the checkpoint's steps had in its own count, or in
-        that of the plan. What it passes over does not matter, so between the two places it is given that batch.
+        that of the plan. Skipped batches do not matter, so between the two places it gets that batch.
         """
         planned, own = self._places_by_hand(followed)
         given = 0

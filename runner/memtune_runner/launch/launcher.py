@@ -33,7 +33,7 @@ from memtune_runner.rank.settings import Settings
 # A failure of one rank ends all ranks of all nodes within 5 s: 0.5 s to notice it, this grace period, then SIGKILL.
 _GRACE_SECONDS = 1.5
 # How long the ranks of a hanging run live on to print their stacks: on the node that notices first (the others need
-# half a second to look, and their launchers as long again) and on the other nodes. Both fit into the 5 s.
+# half a second to notice, and their launchers as long again) and on the other nodes. Both fit into the 5 s.
 _STACKS_SECONDS = 1.5
 _STACKS_ELSEWHERE_SECONDS = 0.5
 # How long to wait for the cause of a failure after seeing its consequence, on this node or on another.
@@ -204,7 +204,7 @@ class Launcher:
         for worker in well:
             worker.was_stopped = True
         is_graceful = ended is not None and ended.is_graceful
-        order = self._hang_told(ended, well) if self._is_hang(ended) else None
+        order = self._announce_hang(ended, well) if self._is_hang(ended) else None
         self._workers.ask_to_end(self._signals.received or signal.SIGTERM)
         if order is None:
             ended = ended or self._cause_elsewhere()
@@ -220,7 +220,7 @@ class Launcher:
         found = cause(self._ends())
         return found is not None and found[1].ending is Ending.HUNG
 
-    def _hang_told(self, ended: Ended | None, well: list[Worker]) -> int:
+    def _announce_hang(self, ended: Ended | None, well: list[Worker]) -> int:
         """Announce a hang, have all ranks of all nodes print their stacks in place, and return the announcement's
         order.
 

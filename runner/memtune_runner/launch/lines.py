@@ -35,7 +35,7 @@ class LineCutter:
         """Return the text since the last complete line, and count it as printed."""
         if self._rest.endswith(b"\r") and not self._rest.strip(b"\r"):
             return None
-        # The text may end in the first half of \r\n; if kept, it starts the next line anew, which is harmless.
+        # The text may end in the first half of \r\n; if kept, it starts the next line, which is harmless.
         rest, self._rest = self._rest, b""
         return _shown(rest) or None
 

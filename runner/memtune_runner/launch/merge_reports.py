@@ -106,7 +106,7 @@ def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> R
     unwatched = _unwatched(ends)
     if settings.is_probe and not report.steps:
         return _nothing_measured(report, unwatched)
-    # A training that came to its end is not made again, which could take days.
+    # A completed training is not repeated, which could take days.
     return replace(report, warnings=unwatched) if unwatched else report
 
 
@@ -174,7 +174,7 @@ _EMPTY = Report(Ending.SUCCEEDED, 0)
 
 
 def _of_all(settings: Settings, shares: Sequence[int | None]) -> int | None:
-    """The sum over all ranks of the node; None where one of them does not tell its share.
+    """The sum over all ranks of the node; None where one of them does not report its share.
 
     The one rank of an emulated run stands for all ranks of all nodes.
     """

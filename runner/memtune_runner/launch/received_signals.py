@@ -31,7 +31,7 @@ class Signals:
             os.read(self._wake, 4096)
 
     def is_urgent(self) -> bool:
-        """Whether a second terminating signal came: whoever sends it does not want to wait."""
+        """Whether a second terminating signal came: its sender does not want to wait."""
         return self._count > 1
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

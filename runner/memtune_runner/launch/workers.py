@@ -27,7 +27,7 @@ _KILL_SECONDS = 1.0
 
 
 class Process(Protocol):
-    """What is needed of a child process: that of `subprocess.Popen`, or a fork."""
+    """The used part of a child process: a `subprocess.Popen`, or a fork."""
 
     pid: int
     stdout: IO[bytes] | None
@@ -65,7 +65,7 @@ class Workers:
         self._output = Output()
 
     def start(self, rank: Rank, words: list[str], variables: Mapping[str, str], is_program: bool) -> None:
-        """Start one rank in a session of its own, so that its descendants can be told from other ranks'."""
+        """Start one rank in a session of its own, so that its descendants can be distinguished from other ranks'."""
         process = self._start(words, variables)
         assert process.stdout is not None
         assert process.stderr is not None
@@ -122,7 +122,7 @@ class Workers:
                 processes.send(stacks.SIGNAL, pid)
 
     def kill(self) -> None:
-        """Kill all descendants: workers and whatever they left behind."""
+        """Kill all descendants: workers and the processes that they left behind."""
         deadline = time.monotonic() + _KILL_SECONDS
         while (left := processes.descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in left:

@@ -1,8 +1,8 @@
 """Makes all ranks of a probe end at the same step: rank 0 decides, the others follow.
 
 A rank that went on alone would wait in its next collective for ranks that are gone. Rank 0 ends a probe only once every
-other rank waits for its decision at this step, and a decision in the store never changes, whoever wrote it first. A
-rank that is late, or counts its steps differently, costs a few seconds and ends no probe.
+other rank waits for its decision at this step, and the first decision in the store never changes. A rank that is late,
+or counts its steps differently, costs a few seconds and ends no probe.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the engine saw of a model's attention and loss. Imports no torch.
+"""The attention and loss of a model as the engine saw them.
 
-Only the engine carries these out, so only it looks: a script's own ways stay unknown, and are not held against it.
+Imports no torch. Only the engine applies these, so only it looks: a script's own attention and loss stay unknown, and
+are never reported as a difference.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtune.wire.report import Ending
 
-_refusals: list[BadInputError] = []
+_errors: list[BadInputError] = []
 
 
 class BadInputError(ValueError):
@@ -15,12 +15,12 @@ class BadInputError(ValueError):
 
     def __init__(self, *words: object) -> None:
         super().__init__(*words)
-        if self.is_final and not _refusals:
-            _refusals.append(self)
+        if self.is_final and not _errors:
+            _errors.append(self)
 
 
 class BadCommandError(BadInputError):
-    """The command cannot run, under whatever plan."""
+    """The command cannot run under any plan."""
 
 
 class RefusedImportError(BadInputError, ImportError):
@@ -35,11 +35,11 @@ class PlanNotAppliedError(BadInputError):
     ending = Ending.PLAN_NOT_APPLIED
 
 
-def first_refusal() -> BadInputError | None:
-    """The first refusal of this process, which ends its run even where the script has caught it."""
-    return _refusals[0] if _refusals else None
+def first_error() -> BadInputError | None:
+    """The first error of this process, which ends its run even where the script has caught it."""
+    return _errors[0] if _errors else None
 
 
 def reset() -> None:
     """Back to the beginning of a run."""
-    _refusals.clear()
+    _errors.clear()

@@ -39,7 +39,7 @@ class BatchSizes:
 
     They are if the first batch that trains has as many rows as a sequence has tokens, and the micro-batch's columns. An
     evaluation, or a step of a generation, may have that shape by chance; before the first training batch each decides
-    for itself alone. Of a square nothing tells, so that rows count.
+    for itself alone. A square is ambiguous; its rows count.
     """
 
     def __init__(self, micro_batch: int, sequence_length: int) -> None:

@@ -7,8 +7,8 @@ import sys
 import traceback
 from typing import Any
 
-# What a parser says of a command that is wrong whatever its values are: argparse's words, jsonargparse's and those of
-# transformers' HfArgumentParser. A value may be the plan's, be empty under it, or name a file that will be there later.
+# Messages about a command that is wrong with any values, from argparse, jsonargparse and transformers'
+# HfArgumentParser. A value may be the plan's, be empty under it, or name a file that will be there later.
 _WRONG = re.compile(
     r"[Uu]nrecognized arguments: -|the following arguments are required: |"
     r"Some specified arguments are not used by the HfArgumentParser"
@@ -51,8 +51,8 @@ def _is_of_click(frame: Any) -> bool:
 def _is_unknown_option(error: Any) -> bool:
     """Whether click does not know an option of the command that it has come to.
 
-    It takes what follows an option for its value, whatever that is. Where a value is empty under a plan, it may be the
-    name of a subcommand, whose options it then looks for in the group.
+    It takes any word after an option for its value. Where a value is empty under a plan, it may be the name of a
+    subcommand, whose options it then looks for in the group.
     """
     name, command = getattr(error, "option_name", None), getattr(getattr(error, "ctx", None), "command", None)
     is_named = isinstance(name, str) and name.lstrip("-")[:1].isalpha()  # no negative number, left without its option

@@ -1,7 +1,7 @@
 """Functions that libraries copied from one another (`from library import function`) before the hooks were installed.
 
-A fork has imported libraries before its hooks come. What these replace in a module is then replaced in the modules that
-were imported after it, too, as if they copied it only now.
+A fork has imported libraries before its hooks come. A function that the hooks replace in a module is then replaced in
+the modules that were imported after it, too, as if they copied it only now.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _copies: dict[int, tuple[Any, list[Copy]]] = {}
 
 
 def find(imported: Sequence[str]) -> None:
-    """Find the copies in these modules, which are in the order in which their imports ended."""
-    for place, name in enumerate(imported):
+    """Find the copies in these modules, which are in the order in which their imports ended, behind those before."""
+    for place, name in enumerate(imported, start=len(_places)):
         _places[name] = place
         module = sys.modules[name]
         for own, value in list(vars(module).items()):

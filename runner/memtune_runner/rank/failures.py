@@ -14,7 +14,7 @@ from typing import NamedTuple
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 from memtune_runner.rank.bad_input import BadCommandError, BadInputError
 from memtune_runner.rank.command_errors import is_bad_command, parser_error
-from memtune_runner.rank.failure_words import CONSEQUENCE, DEVICE_OOM, HOST_OOM, NO_HANDLE
+from memtune_runner.rank.out_of_memory_messages import CONSEQUENCE, DEVICE_OOM, HOST_OOM, NO_HANDLE
 
 _LONGEST_WORDS = 500
 # DeepSpeed, where offload to NVMe finds no libaio to compile its library with.

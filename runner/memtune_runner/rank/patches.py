@@ -18,7 +18,7 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> None:
-        """Let ``owner.name(...)`` call ``wrapper(inherited, ...)``. What an owner does not have is passed over."""
+        """Let ``owner.name(...)`` call ``wrapper(inherited, ...)``. A name that the owner does not have is skipped."""
         inherited = getattr(owner, name, None)
         if inherited is None:
             return

@@ -39,7 +39,7 @@ def check_torch() -> None:
     try:
         found = version("torch")
     except PackageNotFoundError:
-        return  # built in place, without metadata; only its import tells the version
+        return  # built in place, without metadata; only its import gives the version
     if not is_new_enough(found):
         raise BadCommandError(f"torch {found} of {sys.executable} is too old; MemTune needs 2.6 or newer")
 

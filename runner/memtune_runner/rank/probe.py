@@ -73,7 +73,7 @@ class Probe:
         if not settings.is_probe:
             return None
         steps, seconds = settings.probe_steps or DEFAULT_STEPS, settings.probe_seconds or math.inf
-        # On an emulated GPU one rank stands for all, and has nobody to agree with.
+        # On an emulated GPU one rank stands for all, and has no other to agree with.
         return cls(steps, settings.target, 1 if settings.device is Device.EMULATED else world, seconds)
 
     @property

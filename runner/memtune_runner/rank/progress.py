@@ -20,7 +20,7 @@ class Progress(NamedTuple):
 class Trained(NamedTuple):
     """Where a training is: the optimizer steps behind its weights and their samples over all ranks, from its start.
 
-    The last step of an epoch may have fewer samples than the others, so that neither tells the other.
+    The last step of an epoch may have fewer samples than the others, so neither number follows from the other.
     """
 
     steps: int

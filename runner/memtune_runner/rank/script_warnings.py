@@ -38,14 +38,14 @@ def is_issued(once: str) -> bool:
 def collected() -> str:
     """Return the warnings of this process in order, as many as fit whole into the report's field.
 
-    What a script should do stands at the end of a warning. So none is cut, except one that is too long by itself. What
-    is left out or cut is in the log from here on, on any rank.
+    The advice stands at the end of a warning. So none is cut, except one that is too long by itself. Warnings that are
+    omitted or cut are in the log, on any rank.
     """
     texts = list(_texts.values())
-    for told in range(len(texts), 0, -1):
-        whole = _joined(texts[:told], len(texts) - told)
+    for count in range(len(texts), 0, -1):
+        whole = _joined(texts[:count], len(texts) - count)
         if len(whole) <= LARGEST_WARNING:
-            _print(*texts[told:])
+            _print(*texts[count:])
             return whole
     if not texts:
         return ""

@@ -123,7 +123,7 @@ class Settings:
 
     @property
     def resumed_step(self) -> int:
-        """The optimizer steps behind the checkpoint; a run that is told none takes each as a full one."""
+        """The optimizer steps behind the checkpoint; a run without this number takes each step as a full one."""
         return self.resume_samples // self.global_batch if self.resume_step is None else self.resume_step
 
 

@@ -1,4 +1,4 @@
-"""Prints the stacks of a rank's threads when the launcher sends a signal, whatever the rank waits for."""
+"""Prints the stacks of a rank's threads when the launcher sends a signal, even while the rank is blocked."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _known: int | None = None
 
 
 class TrainingLength:
-    """What an integration knows about the length of the training; the base class, for custom loops, knows nothing."""
+    """The length of the training, as far as an integration knows it; the base class, for custom loops, has none."""
 
     discarded_samples = 0  # of steps that a library has undone, such as a learning-rate search
     is_known_at_end = False  # whether the total is known only after the script has succeeded

@@ -1,4 +1,4 @@
-"""Runs a trace in a subprocess, enforces its limits, and reports how it ended, whatever it does.
+"""Runs a trace in a subprocess, enforces its limits, and reports how it ended in any case.
 
 This process runs none of the user's code and imports no torch, so it can report a crash, an `os._exit` or a thread
 that is stuck in C.
@@ -118,16 +118,16 @@ class _Watch:
 
     def _ended_with(self, code: int) -> str:
         # If the exit was no signal, the stack is a child's.
-        stack = self._stack_told_within(0.0) if code < 0 else ""
+        stack = self._read_stack(0.0) if code < 0 else ""
         return error_messages.of_code(code, error_messages.where(self._board.place, stack))
 
     def _where(self) -> str:
         """Describe where the subprocess is now, though it may be stuck in a library."""
-        self._stack_told_within(0.0)  # discard a child's stack
+        self._read_stack(0.0)  # discard a child's stack
         send(stacks.SIGNAL, self._child)
-        return error_messages.where(self._board.place, self._stack_told_within(_STACK_SECONDS))
+        return error_messages.where(self._board.place, self._read_stack(_STACK_SECONDS))
 
-    def _stack_told_within(self, seconds: float) -> str:
+    def _read_stack(self, seconds: float) -> str:
         """Read what faulthandler writes, until it stops writing."""
         output = b""
         while select.select([self._stack], [], [], _PAUSE_SECONDS if output else seconds)[0]:

@@ -27,7 +27,7 @@ _AT_CALL = "the factory must build its model without a GPU and without data"
 
 
 class Subject(NamedTuple):
-    """What is traced: a model, and functions for its batches and its loss."""
+    """The traced objects: a model, and functions for its batches and its loss."""
 
     model: nn.Module
     batch: Callable[[int], Any]

@@ -69,7 +69,7 @@ def _fold(container: nn.Module, blocks: list[nn.Module], length: int) -> Fold:
 
 
 def _are_alike(first: nn.Module, second: nn.Module, distance: int) -> bool:
-    """Whether two blocks are identical except for a number that tells their place in the row."""
+    """Whether two blocks are identical except for a number that gives their place in the row."""
     mine, others = dict(first.named_modules()), dict(second.named_modules())
     return list(mine) == list(others) and all(_are_equal(mine[name], others[name], distance) for name in mine)
 

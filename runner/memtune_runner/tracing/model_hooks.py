@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_iter
 
 from memtune.wire import trace as events
-
-if TYPE_CHECKING:
-    from memtune_runner.tracing.recorder import Recorder
 
 _OUTSIDE = "the code around the model"
 
@@ -31,16 +28,31 @@ class Numbers:
         self.weights = {weight: number for number, weight in enumerate(model.parameters())}
 
 
+class Listener(Protocol):
+    """The protocol that the hooks report to."""
+
+    module: int
+
+    def note(self, code: str, number: int) -> None:
+        """Record an event."""
+
+    def enter(self, block: int, given: Any) -> None:
+        """Record the call of a block with its inputs."""
+
+    def record_gradient(self, number: int, weight: torch.Tensor) -> None:
+        """Record a weight's gradient."""
+
+
 @contextmanager
-def followed(model: nn.Module, numbers: Numbers, recorder: Recorder) -> Iterator[None]:
-    """Report the model's events to the recorder."""
+def followed(model: nn.Module, numbers: Numbers, listener: Listener) -> Iterator[None]:
+    """Report the model's events to the listener."""
     handles: list[Any] = []
     for module in model.modules():
-        handles += _follow(module, numbers.modules[module], numbers.blocks.get(module), recorder)
-    handles += _follow_calls(model, recorder)
+        handles += _follow(module, numbers.modules[module], numbers.blocks.get(module), listener)
+    handles += _follow_calls(model, listener)
     for weight in model.parameters():
         if weight.requires_grad:
-            hook = _GradientHook(recorder, numbers.weights[weight])
+            hook = _GradientHook(listener, numbers.weights[weight])
             handles.append(weight.register_post_accumulate_grad_hook(hook))
     try:
         yield
@@ -58,19 +70,19 @@ def tensors_of(output: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of([getattr(each, field.name) for field in fields(each)])
 
 
-def _follow(module: nn.Module, number: int, block: int | None, recorder: Recorder) -> list[Any]:
+def _follow(module: nn.Module, number: int, block: int | None, listener: Listener) -> list[Any]:
     before: list[int] = []
 
     def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
-        before.append(recorder.module)
-        recorder.module = number
+        before.append(listener.module)
+        listener.module = number
         if block is not None:
-            recorder.enter(block, (args, kwargs))
+            listener.enter(block, (args, kwargs))
 
     def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
         if block is not None:
-            recorder.note(events.LEAVE, block)
-        recorder.module = before.pop()
+            listener.note(events.LEAVE, block)
+        listener.module = before.pop()
 
     return [
         module.register_forward_pre_hook(enter, with_kwargs=True),
@@ -78,15 +90,15 @@ def _follow(module: nn.Module, number: int, block: int | None, recorder: Recorde
     ]
 
 
-def _follow_calls(model: nn.Module, recorder: Recorder) -> list[Any]:
+def _follow_calls(model: nn.Module, listener: Listener) -> list[Any]:
     """Hook the model's call and return, and the moment when the backward pass reaches its output."""
 
     def call(*_: Any) -> None:
-        recorder.note(events.CALL, 0)
+        listener.note(events.CALL, 0)
 
     def returned(_module: nn.Module, _args: Any, output: Any) -> None:
-        recorder.note(events.RETURN, 0)
-        hook = _OutputHook(recorder)
+        listener.note(events.RETURN, 0)
+        hook = _OutputHook(listener)
         for each in tensors_of(output):
             if each.requires_grad:
                 each.register_hook(hook)
@@ -97,19 +109,19 @@ def _follow_calls(model: nn.Module, recorder: Recorder) -> list[Any]:
 class _OutputHook:
     """Records the first gradient of one call's output."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
         self._is_reached = False
 
     def __call__(self, _gradient: torch.Tensor) -> None:
         if not self._is_reached:
             self._is_reached = True
-            self._recorder.note(events.REACHED, 0)
+            self._listener.note(events.REACHED, 0)
 
 
 class _GradientHook:
-    def __init__(self, recorder: Recorder, number: int) -> None:
-        self._recorder, self._number = recorder, number
+    def __init__(self, listener: Listener, number: int) -> None:
+        self._listener, self._number = listener, number
 
     def __call__(self, weight: torch.Tensor) -> None:
-        self._recorder.record_gradient(self._number, weight)
+        self._listener.record_gradient(self._number, weight)

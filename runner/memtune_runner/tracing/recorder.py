@@ -26,7 +26,7 @@ _UNCOUNTED = -1  # a weight, a buffer, or a stand-in for a save in the backward 
 
 
 class _Saved:
-    """What autograd holds in place of a tensor: its shape. When autograd frees it, the save is released."""
+    """The object that autograd holds in place of a tensor: its shape. When autograd frees it, the save is released."""
 
     __slots__ = ("dtype", "module", "number", "recorder", "shape", "strides")
 
@@ -41,8 +41,8 @@ class _Saved:
 class Recorder(TorchDispatchMode):
     """Counts the storages that operators create. Use it around one micro-batch, with ``watching`` the model.
 
-    Autograd's saves go through hooks that keep no tensor alive, so a tensor's death tells when Python alone would have
-    freed it; saves are events of their own.
+    Autograd's saves go through hooks that keep no tensor alive, so a tensor dies when Python alone would have freed it;
+    saves are events of their own.
     """
 
     def __init__(self, numbers: Numbers, as_gpu: bool, set_place: Callable[[str], None] = ignore_place) -> None:

@@ -18,7 +18,7 @@ _NO_GPU = re.compile(
     "not compiled with CUDA|not linked with support for cuda|no CUDA GPUs|NVIDIA driver", re.IGNORECASE
 )
 _NO_END = (
-    "a factory and its model must not end Python; what a script does when it is run belongs below "
+    "a factory and its model must not end Python; code for running the file as a script belongs below "
     'if __name__ == "__main__"'
 )
 
@@ -35,15 +35,15 @@ def unbuilt(what: str, error: BaseException, advice: str) -> TracingError:
     place = _users_line(error)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return TracingError(
-            f"{what} stopped{place} at operator {error.func}: what comes next depends on numbers in a tensor, and "
-            "without data it has none; let the factory use plain numbers there"
+            f"{what} stopped{place} at operator {error.func}: the next operation depends on numbers in a tensor, "
+            "and a trace has no data; let the factory use plain numbers there"
         )
     if missing := missing_module(error) or missing_module(error.__cause__):
         return TracingError(f"{what} needs {missing}{place}, which is not installed; {INSTALL}")
     if _is_about_memory(error):
         return TracingError(
-            f"{what} took more host memory than it may{place}: {in_words(error)}; what has real memory belongs into "
-            "neither the module's top level nor the factory, or give a larger --memory"
+            f"{what} took more host memory than it may{place}: {in_words(error)}; keep tensors with real memory "
+            "out of the module's top level and the factory, or give a larger --memory"
         )
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         return TracingError(f"{what} raised {in_words(error)}{place}; {_NO_END}")
@@ -58,8 +58,8 @@ def explained(error: BaseException, module: str, operator: str) -> TracingError:
     place = (f"{module}, operator {operator}" if operator else module) + (line and f",{line}")
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return TracingError(
-            f"tracing stopped in {place}: what comes next depends on the data, and a trace has none; let the factory "
-            "build that part with fixed shapes"
+            f"tracing stopped in {place}: the next operation depends on the data, and a trace has none; let the "
+            "factory build that part with fixed shapes"
         )
     if isinstance(error, (UnsupportedOperatorException, NotImplementedError)) or "no fake impl" in words_of(error):
         return TracingError(

@@ -5,8 +5,8 @@ Everything that outlives one operator is counted.
 
 Two things are counted that a GPU would not hold. Under any dispatch mode torch adds gradients out of place
 (isTensorSubclassLike in ATen/TensorSubclassLikeUtils.h), so where several meet in one tensor, one more may be alive at
-the peak. And host memory that the training thread computes with, such as a batch being assembled, cannot be told from
-the GPU's, which is why plans with an offload are refused.
+the peak. And host memory that the training thread computes with, such as a batch being assembled, cannot be
+distinguished from the GPU's, which is why plans with an offload are refused.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class VirtualGpu(TorchDispatchMode):
     def _allocate(self, size_bytes: int) -> int:
         try:
             return self._allocator.allocate(size_bytes)
-        except AllocatorOutOfMemory as refusal:
-            message = _cuda_message(refusal, self._budget_bytes)
+        except AllocatorOutOfMemory as error:
+            message = _cuda_message(error, self._budget_bytes)
         if self.out_of_memory_noticed is not None:
             self.out_of_memory_noticed(size_bytes)
         raise torch.OutOfMemoryError(message)
@@ -193,14 +193,14 @@ def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()  # an opaque oneDNN tensor, a layout that only the CPU has
 
 
-def _cuda_message(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
+def _cuda_message(error: AllocatorOutOfMemory, budget_bytes: int) -> str:
     """Format the message of CUDACachingAllocator.cpp (pytorch/pytorch), which scripts and tools match."""
-    free_bytes = max(budget_bytes - refusal.reserved_bytes, 0)
-    cached_bytes = refusal.reserved_bytes - refusal.allocated_bytes
+    free_bytes = max(budget_bytes - error.reserved_bytes, 0)
+    cached_bytes = error.reserved_bytes - error.allocated_bytes
     return (
-        f"CUDA out of memory. Tried to allocate {_size(refusal.requested_bytes)}. GPU 0 has a total capacity of "
+        f"CUDA out of memory. Tried to allocate {_size(error.requested_bytes)}. GPU 0 has a total capacity of "
         f"{_size(budget_bytes)} of which {_size(free_bytes)} is free. Of the allocated memory "
-        f"{_size(refusal.allocated_bytes)} is allocated by PyTorch, and {_size(cached_bytes)} is reserved by PyTorch "
+        f"{_size(error.allocated_bytes)} is allocated by PyTorch, and {_size(cached_bytes)} is reserved by PyTorch "
         "but unallocated. (This GPU is virtual.)"
     )
 

@@ -1,4 +1,4 @@
-"""What a process's training has shown of its plan: the engine, the dtypes, the batches."""
+"""The plan that a process's training applied, as observed: the engine, the dtypes, the batches."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from memtune_runner.watch.engines import (
     describe,
     fsdp_sharding,
     is_one_fsdp_unit,
+    keeps_casts,
     main_dtype,
     optimizer_name,
 )
@@ -56,9 +57,17 @@ class AppliedPlan:
     def inner_forward_began(self, module: torch.nn.Module) -> None:
         """Look at an inner module; the first matrix product determines the compute dtype."""
         found = compute_dtype(module)
-        if found is not None:
-            self._compute_dtype = found
-            self.looks_for_compute_dtype = False
+        if found is None:
+            return
+        self._compute_dtype = found
+        self.looks_for_compute_dtype = False
+        is_gathered = self._engine is not None and self._engine.backend in ("fsdp", "deepspeed")
+        if keeps_casts(module, found) and not is_gathered:
+            script_warnings.warn(
+                f"the script loads frozen weights in float32, of which autocast keeps copies in {found}: "
+                f"load them in {found}",
+                once="frozen weights",
+            )
 
     def forward_ended(self) -> None:
         """Look at the sharding, which FSDP sets up in its first forward pass."""

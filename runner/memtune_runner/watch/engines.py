@@ -130,6 +130,16 @@ def compute_dtype(module: torch.nn.Module) -> str | None:
     return dtype_name(weight.dtype)
 
 
+def keeps_casts(module: torch.nn.Module, computed: str) -> bool:
+    """Whether a matrix product casts a frozen weight in fp32: autocast caches casts of trained weights alone.
+
+    The product saves the copy for the gradient of its input.
+    """
+    weight = module.weight
+    is_frozen = isinstance(weight, torch.Tensor) and not weight.requires_grad
+    return is_frozen and weight.dtype is torch.float32 and computed in ("bfloat16", "float16")
+
+
 def optimizer_name(optimizer: torch.optim.Optimizer) -> str | None:
     """Return the optimizer's name in plans, or else its class; None for an engine's wrapper around one."""
     name = type(optimizer).__name__

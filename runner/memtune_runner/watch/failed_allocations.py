@@ -10,7 +10,7 @@ from memtune_runner.rank import script_warnings
 from memtune_runner.rank.memory_reading import Reading
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.components import largest_components
-from memtune_runner.watch.oom_details import top_sites, write_companion
+from memtune_runner.watch.oom_report_files import top_sites, write_companion
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class OutOfMemories:
         self._before_pass = self.unrecovered_in
 
     def pass_ended(self) -> None:
-        """Handle the end of a pass without an error: whoever ran out of memory within it found another way.
+        """Handle the end of a pass without an error: code that ran out of memory within it found another way.
 
         cuDNN, for instance, tries algorithms with smaller workspaces.
         """
@@ -46,7 +46,7 @@ class OutOfMemories:
     def happened(
         self, phase: Phase, requested_bytes: int, reading: Reading | None, statistics: Statistics, in_loop: bool
     ) -> None:
-        """Handle a failed request; the files beside the report tell of the first, as a script may retry for ever."""
+        """Handle a failed request; the files beside the report contain the first, as a script may retry forever."""
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, statistics.device_type)
         path = self._settings.report_path if self.last is None else None

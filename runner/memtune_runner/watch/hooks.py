@@ -62,8 +62,8 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
 def hook_left_groups(patches: Patches) -> None:
     """Keep groups of gloo that the script leaves with its last ones, until it makes the next.
 
-    Whoever lets go of one last waits for its threads, and these need the GIL for what a collective keeps of Python.
-    DDP's reducer, whose deallocation does not release the GIL, would wait forever.
+    Releasing the last reference waits for the group's threads, and these need the GIL to free a collective's Python
+    objects. DDP's reducer, whose deallocation does not release the GIL, would wait forever.
     """
     left: list[Any] = []
 

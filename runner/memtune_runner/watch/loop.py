@@ -49,8 +49,8 @@ class TrainingLoop:
     def is_left_by(self, errors: Iterable[BaseException]) -> bool:
         """Whether an error and all behind it were raised where nothing can get back to the last step.
 
-        Of a ``raise`` beside the loop that stepped, this is unknown: it has no way back from within the loop either. A
-        call in the loop that a ``break`` follows has none, and is told as one behind it.
+        This is unknown for a ``raise`` beside the loop that stepped: it has no way back from within the loop either. A
+        call in the loop that a ``break`` follows has none, and counts as one after the loop.
         """
         stepped_in = [code for code, _ in reversed(self._stepped_at)]
         # One that was caught begins with the function that caught it.

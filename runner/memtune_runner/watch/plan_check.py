@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memtune.wire.applied import difference
 from memtune.wire.probe_pruning import STEADY_STEPS
 from memtune.wire.report import Applied
-from memtune.wire.script_batch import difference
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import PlanNotAppliedError
 from memtune_runner.rank.settings import Settings

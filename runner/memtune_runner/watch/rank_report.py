@@ -44,7 +44,7 @@ def out_of_memory(watch: Watch) -> Failure | None:
 def ended_well(
     watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, length: TrainingLength
 ) -> Failure:
-    """What it comes to when a script ends without an error: success, unless it never trained, or not to its end."""
+    """The result of a script that ends without an error: success, unless it never trained, or not to its end."""
     ran_out = out_of_memory(watch) if watch is not None else None
     if ran_out is not None:
         return ran_out
@@ -141,10 +141,10 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
         ):
             if text:
                 script_warnings.warn(text, once=once)
-    # A save outside of checkpoint.path is told as such.
+    # A save outside of checkpoint.path is reported as such.
     is_relaunched = report.ending in (Ending.SUCCEEDED, Ending.DEVICE_OOM)
-    if is_relaunched and watch.saves.untold and not script_warnings.is_issued("outside"):
-        script_warnings.warn(watch.saves.untold, once="untold saves")
+    if is_relaunched and watch.saves.unusable and not script_warnings.is_issued("outside"):
+        script_warnings.warn(watch.saves.unusable, once="untold saves")
     measured = replace(
         report,
         warnings=script_warnings.collected(),

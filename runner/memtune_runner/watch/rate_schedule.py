@@ -14,7 +14,7 @@ from typing import Any
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.steps import StepCounter
 
-_RESUMED = ("hf-trainer", "lightning")  # whose trainers go on from the checkpoint by themselves
+_RESUMED = ("hf-trainer", "lightning")  # whose trainers resume from the checkpoint by themselves
 
 _LENGTH = "num_training_steps"  # the name of the argument in both libraries
 
@@ -38,12 +38,12 @@ class RateSchedule:
 
     @property
     def made_again(self) -> str:
-        """Return that a resumed training made as many steps as its schedule has in all; empty if nobody can tell.
+        """Return that a resumed training made as many steps as its schedule has in all; empty if unknown.
 
         A schedule that accelerate has prepared makes a step for each rank. One that steps otherwise, such as in each
-        micro-batch, does not count optimizer steps. Of several, each may be of a training of its own. One that is
-        shorter than what was trained before is of the rest of the training, and one that accelerate has prepared for
-        several ranks ends early if the script does not multiply its length.
+        micro-batch, does not count optimizer steps. Each of several may belong to its own training. One that is shorter
+        than the earlier training covers the rest of the training, and one that accelerate has prepared for several
+        ranks ends early if the script does not multiply its length.
         """
         settings, made = self._settings, self._counter.steps + self._counter.skipped
         if not settings.resumed_step or settings.is_probe or settings.integration in _RESUMED or not made:

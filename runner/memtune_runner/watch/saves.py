@@ -1,4 +1,4 @@
-"""What the script saved: whether a probe has covered a save, and whether a relaunch would find any of it."""
+"""The saves of the script: whether a probe has covered a save, and whether a relaunch would find any of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Saves:
         self._trains_after_one |= ended > self._before_training
 
     @property
-    def untold(self) -> str:
+    def unusable(self) -> str:
         """That a relaunch finds nothing of what the script saved before it trained on; empty where it does."""
         settings = self._settings
         if settings.is_probe or settings.checkpoint_path is None or not self._trains_after_one:
@@ -51,6 +51,6 @@ class Saves:
         if checkpoints.last_completed() is not None:
             return ""
         return (
-            "the script has saved, but no checkpoint that a relaunch goes on from, so it would begin at "
+            "the script has saved, but no checkpoint that a relaunch resumes from, so it would begin at "
             f"{settings.resume_samples} samples again: {_HOW[settings.integration]}"
         )

@@ -50,12 +50,12 @@ class _OfOptimizer(NamedTuple):
 class Tally:
     """The batches of a run: the sum of their samples, and otherwise the largest, as the last may be smaller.
 
-    Gradients come from backward passes, or a script asks for them and sets them itself. Where both are in one step,
-    what was asked for served something else, such as a penalty or the balance of several losses.
+    Gradients come from backward passes, or a script asks for them and sets them itself. Where both are in one step, the
+    requested gradients served something else, such as a penalty or the balance of several losses.
 
     ``takes_turns`` is set where several optimizers step in turn, as those of a GAN do: they may train on the same
     samples, so that nobody can add them up. One of them may also need several passes for each of its samples, so the
-    step that has the fewest tells the accumulation.
+    step with the fewest gives the accumulation.
 
     ``trains_in_evaluation_mode`` is set while backward passes follow forward passes of a model in evaluation mode: a
     script may never call ``train()``, or not call it again. In a step that has passes in training mode as well, those
@@ -103,7 +103,7 @@ class Tally:
         return self._now.tokens
 
     def forward_began(self, rows: int, tokens: int) -> None:
-        """Record a training forward pass of ``rows`` samples with ``tokens`` tokens in all; 0 if nothing tells them."""
+        """Record a training forward pass of ``rows`` samples with ``tokens`` tokens in all; 0 if unknown."""
         self._undecided = None
         self._saw_batch(rows, tokens)
         for each in (self._backward, self._asked):
@@ -168,7 +168,7 @@ class Tally:
         self._backward, self._in_evaluation_mode, self._asked = _Passes(), _Passes(), _Passes()
 
     def stepped_on_same_gradients(self, optimizer: Hashable) -> None:
-        """This ``optimizer`` has stepped on the gradients of the last step: it takes no turn of its own."""
+        """This ``optimizer`` has stepped on the gradients of the last step: it takes no separate turn."""
         if optimizer != self._last:
             self._one_with[optimizer] = self._last
 

@@ -1,4 +1,4 @@
-"""What a run was asked for beside its plan, and did not do although it ended well."""
+"""Requests to a run beside its plan that it did not fulfil although it ended well."""
 
 from __future__ import annotations
 

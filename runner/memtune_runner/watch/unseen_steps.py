@@ -1,4 +1,4 @@
-"""Ends a training soon if nobody sees its optimizer step, instead of at its end or as one that hangs."""
+"""Ends a training soon if its optimizer steps cannot be seen, instead of at its end or as a hang."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class UnseenSteps:
 
 def _some_values(model: torch.nn.Module) -> str:
     """A few elements of some trained weights as text, in which NaN equals itself."""
-    # Of other classes are those that are sharded or quantized.
+    # Sharded or quantized weights have other classes.
     weights = [each for each in model.parameters() if each.requires_grad and type(each).__name__ == "Parameter"]
     whole = [each.detach() for each in weights if each.numel() and not each.is_meta]
     some = whole[:: _stride(len(whole), _WEIGHTS)]

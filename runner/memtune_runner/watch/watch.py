@@ -118,9 +118,9 @@ class Watch:
             self._evaluation_began()
             self.tally.evaluation_began(samples)
             return True
-        refusal = bad_input.first_refusal()
-        if refusal is not None:
-            raise refusal  # the script caught it, and would go on for nothing
+        error = bad_input.first_error()
+        if error is not None:
+            raise error  # the script caught it, and would go on for nothing
         self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def watching(
     settings: Settings, rank: Rank, must_train: bool = True, hang_limits: HangLimits | None = None
 ) -> Iterator[None]:
-    """Watch the code within the block and write this rank's report at its end, whatever ends it.
+    """Watch the code within the block and write this rank's report at its end, however it ends.
 
     All exceptions propagate except the one that ends a probe. A script that ends without having trained leaves the
     block by ``SystemExit``, because that is a failure. A process that need not train, since another one of its rank
@@ -162,10 +162,10 @@ class _Worker:
         return Progress(counter.backward_passes, steps, samples)
 
     def failure_of(self, error: BaseException) -> Failure:
-        """What the error says the script died of, on a device that is as full as it left it."""
-        refusal = bad_input.first_refusal()  # what the script dies of after it has caught one is no cause
-        if refusal is not None or isinstance(error, (SettingsError, BadInputError)):
-            return of_bad_input(refusal or error)
+        """The cause of death according to the error, on a device that is as full as the script left it."""
+        first = bad_input.first_error()  # what the script dies of after it has caught one is no cause
+        if first is not None or isinstance(error, (SettingsError, BadInputError)):
+            return of_bad_input(first or error)
         if self._watch is None:
             return of_exception(error)
         failure = of_exception(error, self._watch.device_is_full)
@@ -189,14 +189,14 @@ class _Worker:
         self._patches.undo()
 
     def end_well(self) -> int:
-        """End without an error of the script's; the exit code tells whether that was enough."""
-        refusal = bad_input.first_refusal()
-        if not self._must_train and refusal is None and not (self._watch and self._watch.counter.steps):
+        """End without an error of the script's; the exit code says whether that was enough."""
+        error = bad_input.first_error()
+        if not self._must_train and error is None and not (self._watch and self._watch.counter.steps):
             self._imports.remove()
             self._patches.undo()
             return 0
-        if refusal is not None:
-            failure = of_bad_input(refusal)
+        if error is not None:
+            failure = of_bad_input(error)
         else:
             failure = rank_report.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
         self.end(failure)
@@ -298,7 +298,7 @@ class _Worker:
     def _end_hung(self, silent_seconds: float) -> None:
         failure = rank_report.hung(silent_seconds)
         # The first rank to exit ends all; until then the launcher lets the others print their stacks. The timer fires
-        # whatever fails or blocks below, and no exception would reach a blocked main thread.
+        # even if the code below fails or blocks, and no exception would reach a blocked main thread.
         end = threading.Timer(self._hang_limits.period_seconds, os._exit, (failure.exit_code,))
         end.start()
         with self._telling:

@@ -57,7 +57,7 @@ def test_every_panel_shows_a_job_that_recovers(
     release.install(NAMESPACED)
     job = on_two_gpus(quickstart(tmp_path / "checkpoints"))
     jobs.apply(for_longer(job) if kept else job)
-    eventually(lambda: f"{namespace}/quickstart-train-2" in scraped_runs(), "the second attempt to be scraped", 600)
+    eventually(lambda: f"{namespace}/quickstart-train-2" in scraped_runs(), "the second attempt to be scraped", 300)
     eventually(lambda: not silent_queries(namespace), "every query of every panel to have an answer")
     assert unhealthy_rules() == []
 

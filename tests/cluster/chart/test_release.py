@@ -69,8 +69,8 @@ def test_a_typo_in_the_values_is_rejected_before_installation(release: Release) 
 
 def test_helm_test_runs_a_job_and_leaves_nothing(cluster: Cluster, namespace: str, release: Release) -> None:
     release.install(NAMESPACED)
-    told = release.helm.test(release.name, timeout=180, logs=True)
-    assert "Succeeded: " in told["logs"]
+    output = release.helm.test(release.name, timeout=180, logs=True)
+    assert "Succeeded: " in output["logs"]
     assert [each.metadata.name for each in cluster.core.list_namespaced_pod(namespace).items] == [
         release.operator().metadata.name
     ]

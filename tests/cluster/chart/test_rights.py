@@ -15,7 +15,8 @@ from helm_release import NAMESPACED, Release
 from pods import Cluster
 from rights import Right, Rights
 
-from memtune_operator.kubernetes import measurement_entries, traces
+from memtune_operator import measurements
+from memtune_operator.kubernetes import traces
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("kinds")]
 GOLDEN = (ROOT / "tests" / "golden" / "chart-rights.txt").read_text()
@@ -51,7 +52,7 @@ def test_config_map_rights_cover_only_its_own_caches(release: Release, cluster: 
     release.create_without_operator({"crd": {"install": False}})
     rights = Rights(cluster.connection, release.namespace, release.name)
     verbs = {verb: Right("", "configmaps", verb) for verb in ("create", "get", "list", "update", "delete")}
-    for name in (measurement_entries.NAME, traces.NAME):
+    for name in (measurements.NAME, traces.NAME):
         own = rights.granted(release.namespace, set(verbs.values()), name=name)
         assert own == {verbs["create"], verbs["get"], verbs["update"]}
     assert rights.granted(release.namespace, set(verbs.values()), name="another") == {verbs["create"]}

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import yaml
+from job_with_history import NAME, ended_well, job_with_history
 from kubernetes import client
 from operator_process import Jobs
 from pods import Cluster, container, eventually, pod
 from tiny_rehearsal import tiny_rehearsal
-from told_job import NAME, ended_well, told_job
 
 from dev.cluster import binaries
 from memtune.api import API_VERSION, KIND
@@ -72,7 +72,7 @@ def tell(jobs: Jobs, manifest: dict[str, Any]) -> None:
 
 
 def test_job_views_survive_the_api_server(jobs: Jobs, memtune: Cli, tmp_path: Path) -> None:
-    tell(jobs, told_job())
+    tell(jobs, job_with_history())
     shown = memtune("status", NAME)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "* 2  bf16-z1-none-mb1x32  fits  34,012 tokens/s" in shown.stdout
@@ -109,7 +109,7 @@ def test_api_errors_are_one_sentence(
         "`kubectl get mtj -A` lists those that there are\n"
     )
     assert "there is no namespace nowhere on https://" in memtune("status", "nobody", "-n", "nowhere").stderr
-    tell(jobs, told_job())
+    tell(jobs, job_with_history())
     file = tmp_path / "kubeconfig"
     written = yaml.safe_load(Path(kubeconfig).read_text())
     for token, said in (("odd", "does not know who you are"), (token_of_nobody(cluster, namespace), "cannot get")):
@@ -122,7 +122,7 @@ def test_api_errors_are_one_sentence(
 
 
 def test_kubectl_finds_the_plugin(jobs: Jobs, kubeconfig: str, namespace: str, tmp_path: Path) -> None:
-    tell(jobs, told_job())
+    tell(jobs, job_with_history())
     kubectl_command = shutil.which("kubectl") or binaries.command("kubectl")
     plugin = tmp_path / "kubectl-memtune"
     plugin.write_text(f"#!{sys.executable}\nimport sys\nfrom memtune_cli.main import main\nsys.exit(main())\n")
@@ -172,7 +172,7 @@ def pod_of(job: dict[str, Any]) -> dict[str, Any]:
 def test_rank_metrics_are_read_through_the_api_server(
     cluster: Cluster, jobs: Jobs, memtune: Cli, watching: Watching, namespace: str
 ) -> None:
-    tell(jobs, told_job())
+    tell(jobs, job_with_history())
     name = cluster.create(namespace, pod_of(jobs.read(NAME)))
     cluster.wait_for_phase(namespace, name, "Running")
     with watching(NAME) as process:

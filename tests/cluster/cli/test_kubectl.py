@@ -44,12 +44,12 @@ def test_the_unchanged_quickstart_succeeds_and_kubectl_describes_it(
     kubectl: Kubectl, namespace: str, jobs: Jobs
 ) -> None:
     kubectl("--namespace", namespace, "apply", f"--filename={_QUICKSTART}")
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=600)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert [attempt["verdict"] for attempt in status["attempts"]] == ["device-oom", "succeeded"]
     assert 1 <= len(status["probes"]) <= 3
-    told = kubectl("--namespace", namespace, "describe", "mtj", "quickstart")
-    _, _, events = told.partition("Events:")
+    output = kubectl("--namespace", namespace, "describe", "mtj", "quickstart")
+    _, _, events = output.partition("Events:")
     story = [
         "is predicted to take",
         "probe 1 measures",

@@ -12,8 +12,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import optuna_dashboard  # type: ignore[import-untyped]  # it has none
 import pytest
 from browser import browser
+from job_with_history import NAME, two_objectives
 from pods import eventually
-from told_job import NAME, two_objectives
 
 from memtune_cli.main import main
 

@@ -90,7 +90,7 @@ def test_an_interruption_ends_commands_of_threads(tmp_path: Path, monkeypatch: p
     thread.start()
     eventually(lambda: _sleepers() == 1, "the build to begin")
     shell.end_bound()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert said[0].startswith("`sleep 471100` failed (-9)")
     with pytest.raises(ClusterError, match="`true` was not begun: this command is being ended"):
         run_logged(["true"], tmp_path / "log")

@@ -36,7 +36,7 @@ def _main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return cli.main()
 
 
-def test_two_commands_at_once(
+def test_a_second_command_at_the_same_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cluster, "COMMAND_LOCK", tmp_path / "lock")
@@ -69,7 +69,9 @@ def test_dashboards_install_packages_and_start_alone_and_build_beside_others(
     assert steps == ["alone", "beside others", "alone"]
 
 
-def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_devcluster_without_root_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert _main(monkeypatch, "up") == 1
     assert "run it as root" in capsys.readouterr().err
@@ -97,7 +99,7 @@ def test_another_cluster_is_used_as_it_is(
     assert said.startswith("devcluster: `load` is about the cluster that `up` starts")
 
 
-def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(machine, "LOOPBACK_PORTS", {"etcd": port})
@@ -107,7 +109,7 @@ def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["v4", "v6"])
-def test_a_port_in_use_on_all_addresses(
+def test_a_port_in_use_on_all_addresses_is_reported(
     family: socket.AddressFamily, kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(family, kind) as taken:

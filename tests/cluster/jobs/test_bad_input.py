@@ -7,14 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from broken_rules import BROKEN
+from job_with_every_field import WHOLE, put
 from kubernetes import client
 from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
 from reporter import Act
 from reporter_jobs import FIXED, command, let_go, pod_template, reporter_job
-from whole_job import WHOLE, put
-from wrong_values import wrong_values
+from rule_breaking_specs import BROKEN
+from schema_violations import wrong_values
 
 from memtune.api.crd import object_schema
 from memtune.wire.report import Ending
@@ -112,10 +112,10 @@ TEMPLATES: dict[str, tuple[dict[str, Any], str]] = {
 def test_an_invalid_template_stalls_the_job_before_any_pod(cluster: Cluster, namespace: str, jobs: Jobs) -> None:
     for name, (template, _) in TEMPLATES.items():
         jobs.apply(reporter_job(name, template=template))
-    for name, (_, told) in TEMPLATES.items():
+    for name, (_, expected) in TEMPLATES.items():
         condition = stalled(jobs, name)
         assert condition["reason"] in ("TemplateRejected", "TemplateConflict"), name
-        assert told in condition["message"], name
+        assert expected in condition["message"], name
     assert cluster.core.list_namespaced_pod(namespace).items == []
 
 

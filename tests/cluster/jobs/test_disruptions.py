@@ -68,10 +68,10 @@ def test_a_job_moves_to_another_node_after_a_drain(
     cordoned.add(node)
     kubectl = shutil.which("kubectl") or built("kubectl")
     own_cache = f"--cache-dir={tmp_path}"
-    drain = [kubectl, f"--kubeconfig={kubeconfig}", own_cache, "drain", node, "--delete-emptydir-data", "--timeout=60s"]
+    drain = [kubectl, f"--kubeconfig={kubeconfig}", own_cache, "drain", node, "--delete-emptydir-data", "--timeout=3m"]
     # Not what runs on this node for others.
     own = "memtune.dev/run=drained-train-1"
-    subprocess.run([*drain, f"--pod-selector={own}"], check=True, capture_output=True, text=True, timeout=90)
+    subprocess.run([*drain, f"--pod-selector={own}"], check=True, capture_output=True, text=True, timeout=230)
     assert verdicts(jobs, "drained") == ["disrupted", "succeeded"]
     assert budgets(jobs, "drained") == (1, 0)
     assert cluster.read(namespace, "drained-train-2-0").spec.node_name != node

@@ -66,6 +66,7 @@ def job(directory: Path, emulation: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_plans_are_emulated_before_the_probe_and_the_launch(
     cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
@@ -84,7 +85,6 @@ def test_plans_are_emulated_before_the_probe_and_the_launch(
     assert "ProbeEnded: probe 1" in said
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("operator")
 def test_emulation_only_requests_no_gpu_before_the_launch(jobs: Jobs, tmp_path: Path) -> None:
     jobs.apply(job(tmp_path, "Only"))

@@ -67,7 +67,7 @@ def test_a_factory_in_the_image_is_traced_once_per_namespace(
     # No other phase waits so long for something that is no run of a plan.
     operator.kill()
     operator.start()
-    status = jobs.wait_for("first", "Succeeded", "Failed", seconds=300)
+    status = jobs.wait_for("first", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert (status["trace"]["number"], status["trace"]["verdict"]) == (1, "succeeded")
     assert "Mixer, 84,736 parameters, 4 repeated blocks" in status["trace"]["message"]

@@ -14,7 +14,7 @@ from rehearsals import quickstart
 @pytest.mark.usefixtures("operator")
 def test_the_quickstart_is_predicted_probed_launched_and_succeeds(jobs: Jobs, tmp_path: Path) -> None:
     jobs.apply(quickstart(tmp_path / "checkpoints"))
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=420)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert 1 <= len(status["probes"]) <= 6
     assert status["prediction"]["deviceBytes"]["lower"] > 0
@@ -30,10 +30,10 @@ def test_a_killed_operator_resumes_the_job(
 ) -> None:
     jobs.apply(quickstart(tmp_path / "checkpoints"))
     for phase in ("Probing", "Running"):
-        jobs.wait_for("quickstart", phase, seconds=300)
+        jobs.wait_for("quickstart", phase)
         operator.kill()
         operator.start()
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=420)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert [probe["number"] for probe in status["probes"]] == list(range(1, len(status["probes"]) + 1))
     assert len({probe["plan"] for probe in status["probes"]}) == len(status["probes"]), "no plan is probed twice"

@@ -10,7 +10,6 @@ from operator_process import Jobs
 from pods import Cluster, eventually
 from rehearsals import losses, quickstart, small
 
-_SECONDS = 600
 # The quickstart, quicker: of 128 MiB its GPU keeps 70.
 _BATCH = {"globalBatchSize": 16, "sequenceLength": 64, "attention": "sdpa"}
 _MEMORY = {"gpuMemory": "128Mi", "device": "virtual"}
@@ -31,9 +30,9 @@ def test_a_recovered_job_reaches_the_loss_of_an_undisturbed_one(
     undisturbed = quickstart(tmp_path / "undisturbed", resources=_MEMORY, **spec)
     jobs.apply({**undisturbed, "metadata": {"name": "undisturbed"}})
 
-    recovering = jobs.wait_for("quickstart", "Recovering", "Succeeded", "Failed", seconds=_SECONDS)
+    recovering = jobs.wait_for("quickstart", "Recovering", "Succeeded", "Failed")
     assert recovering["phase"] == "Recovering", recovering["message"]
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=_SECONDS)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     first, second = status["attempts"]
     assert (first["verdict"], second["verdict"]) == ("device-oom", "succeeded")
@@ -43,7 +42,7 @@ def test_a_recovered_job_reaches_the_loss_of_an_undisturbed_one(
     checkpoint = f"/checkpoints/memtune-step-{_SHRINKS_AFTER:08}-attempt-1"
     assert f"resumed from {checkpoint}" in cluster.log(namespace, f"{second['name']}-0")
 
-    jobs.wait_for("undisturbed", "Succeeded", seconds=_SECONDS)
+    jobs.wait_for("undisturbed", "Succeeded")
     whole = losses(cluster, namespace, "undisturbed-train-1-0")
     again = losses(cluster, namespace, f"{second['name']}-0")
     assert sorted(again) == list(range(_SHRINKS_AFTER + 1, _STEPS + 1))
@@ -57,7 +56,7 @@ def test_pods_on_two_nodes_train_together(
 ) -> None:
     resources = {"nodes": 2, "gpusPerNode": 1, "gpuMemory": "4Gi", "device": "virtual"}
     jobs.apply(small("pair", tmp_path / "checkpoints", _ON_TWO, resources=resources))
-    status = jobs.wait_for("pair", "Succeeded", "Failed", seconds=_SECONDS)
+    status = jobs.wait_for("pair", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert [attempt["verdict"] for attempt in status["attempts"]] == ["succeeded"]
     pods = cluster.core.list_namespaced_pod(namespace).items
@@ -78,14 +77,14 @@ def test_a_suspended_job_resumes_from_its_checkpoint(
     # Large enough that there is time to suspend it between its first checkpoint and its end.
     slow = {"mode": "Fixed", "plan": "fp32-ddp-full-mb1x16-sdpa"}
     jobs.apply(quickstart(checkpoints, training=_BATCH, resources=_MEMORY, tuning=slow))
-    eventually(lambda: list(checkpoints.glob("*/memtune-manifest.json")), "a complete checkpoint", _SECONDS)
+    eventually(lambda: list(checkpoints.glob("*/memtune-manifest.json")), "a complete checkpoint", 300)
     jobs.patch("quickstart", suspend=True)
     jobs.wait_for("quickstart", "Suspended", seconds=60)
     eventually(lambda: not _running(cluster, namespace), "no pod to run")
     assert jobs.condition("quickstart", "Suspended")["status"] == "True"
 
     jobs.patch("quickstart", suspend=False)
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=_SECONDS)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     last = status["attempts"][-1]
     assert last["resumedSamples"] >= 5 * 16

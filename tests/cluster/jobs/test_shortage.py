@@ -57,7 +57,7 @@ def test_thirty_jobs_share_the_eight_gpus_of_a_node_and_all_succeed(
         most = max(most, len(placed))
         return {status.get("phase", "Pending") for status in jobs.statuses().values()}
 
-    eventually(lambda: phases() <= {"Succeeded", "Failed"}, "all jobs to end", 600)
+    eventually(lambda: phases() <= {"Succeeded", "Failed"}, "all jobs to end", 300)
     assert 1 < most <= gpus, "each pod has one"
     stories = jobs.statuses()
     assert len(stories) == JOBS

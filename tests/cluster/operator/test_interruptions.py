@@ -35,8 +35,8 @@ def test_an_operator_killed_after_every_write_reaches_the_same_status(
             if "startedAt" in run and run["name"] not in let:
                 let_go(cluster, namespace, f"{run['name']}-0")
                 let.add(run["name"])
-    told = ["Pending", "Probing", "Launching", "Running", "Recovering", "Succeeded"]
-    assert list(dict.fromkeys(phases)) == told, phases
+    expected = ["Pending", "Probing", "Launching", "Running", "Recovering", "Succeeded"]
+    assert list(dict.fromkeys(phases)) == expected, phases
     status = jobs.status("killed")
     assert [(probe["number"], probe["verdict"]) for probe in status["probes"]] == [(1, "succeeded")]
     assert [(each["number"], each["verdict"]) for each in status["attempts"]] == [(1, "device-oom"), (2, "succeeded")]

@@ -1,4 +1,4 @@
-"""The shell of a cluster, by what holds for every shell."""
+"""The Kubernetes backend, by the contract of every backend."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from backend_contract import BackendContract
 from kubernetes.aio import client, config
 from operator_process import Jobs
 from pods import Cluster
-from shell_contract import ShellContract
 
 from memtune.api import KIND
 from memtune_operator.backend import Backend
@@ -39,21 +39,21 @@ class Namespace:
         return [event.message for event in events if event.involved_object.kind == KIND]
 
     @asynccontextmanager
-    async def shell(self) -> AsyncIterator[Backend]:
+    async def backend(self) -> AsyncIterator[Backend]:
         options = client.Configuration()
         await config.load_kube_config(self._kubeconfig, client_configuration=options)
         async with client.ApiClient(options) as connection:
-            shell = KubernetesBackend(Api(connection), self._settings)
-            watches = asyncio.create_task(shell.follow(lambda _: None))
+            backend = KubernetesBackend(Api(connection), self._settings)
+            watches = asyncio.create_task(backend.follow(lambda _: None))
             try:
-                yield shell
+                yield backend
             finally:
                 watches.cancel()
                 await asyncio.gather(watches, return_exceptions=True)
         await asyncio.sleep(0.25)  # a connection with TLS is closed by the loop, a moment later
 
 
-class TestClusterShell(ShellContract):
+class TestKubernetesBackend(BackendContract):
     @pytest.fixture
     def world(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import helm_python
-import yaml
 from helm_chart import CHART, objects, only
 from kubernetes import client
 from pods import Cluster, eventually
@@ -49,7 +49,7 @@ class Release:
     def would_install(self, values: dict[str, Any]) -> list[dict[str, Any]]:
         """What an installation would make in this cluster; nothing is made."""
         rendered = self.helm.install(CHART, self.name, self._values(values), dry_run="server")
-        return [each for each in yaml.safe_load_all(rendered["manifest"]) if each]
+        return [each for each in fast_yaml.load_all(rendered["manifest"]) if each]
 
     def upgrade(self, values: dict[str, Any], chart: Path = CHART) -> None:
         self.helm.upgrade(chart, self.name, self._values(values), **_WAITING)
@@ -59,8 +59,17 @@ class Release:
 
     def uninstall(self) -> None:
         """The operator is gone when this returns."""
-        self.helm.uninstall(self.name, ignore_not_found=True, **_WAITING)
+        eventually(self._is_uninstalled, "Helm to have deleted the release", _SECONDS)
         eventually(lambda: not self.operators(), "the operator to be gone", _SECONDS)
+
+    def _is_uninstalled(self) -> bool:
+        """Whether Helm has deleted everything: it gives up at the first late answer of a busy API server."""
+        try:
+            self.helm.uninstall(self.name, ignore_not_found=True, **_WAITING)
+        except helm_python.errors.HelmReleaseError as error:
+            print(error)
+            return False
+        return True
 
     def operators(self) -> list[Any]:
         """The operator's pods."""

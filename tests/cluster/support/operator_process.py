@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+import fast_yaml
 from kubernetes import client, watch
 from pods import eventually
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 from memtune.api import GROUP, PLURAL, VERSION
 
 _ROOT = Path(__file__).resolve().parents[3]
-CRD: dict[str, Any] = yaml.safe_load((_ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
+CRD: dict[str, Any] = fast_yaml.load((_ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
 _PATHS = [str(_ROOT / package) for package in ("core", "operator")]
 
 

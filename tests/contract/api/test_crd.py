@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import fast_yaml
 import pytest
-import yaml
-from api_server import nodes, with_defaults
+from api_server_validation import nodes, with_defaults
 from crd_schemas import refusals
 
 from memtune.api import load_job
@@ -54,17 +54,17 @@ YAML_1_1_BOOLEANS = {"y", "n", "yes", "no", "on", "off", "true", "false"}
 NODES = list(nodes(object_schema()))
 
 
-def test_the_committed_file_is_what_the_types_give() -> None:
+def test_the_committed_file_is_generated_from_the_types() -> None:
     command = [sys.executable, str(ROOT / "tools" / "generate_crd.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_file_reads_back_as_the_same_object() -> None:
-    assert yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text()) == crd()
+    assert fast_yaml.load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text()) == crd()
 
 
-def test_names_and_subresource() -> None:
+def test_the_crd_has_its_names_and_the_status_subresource() -> None:
     spec = crd()["spec"]
     assert (spec["group"], spec["names"]["kind"], spec["names"]["shortNames"]) == (
         "memtune.dev",
@@ -102,7 +102,7 @@ def test_every_node_is_structural(path: str, node: Node) -> None:
         assert "minimum" in node
 
 
-def test_only_what_belongs_to_others_keeps_unknown_fields() -> None:
+def test_only_foreign_objects_keep_unknown_fields() -> None:
     kept = [path for path, node in NODES if node.get("x-kubernetes-preserve-unknown-fields")]
     assert kept == [".spec.model.hfConfig", ".spec.model.factoryArguments", ".spec.template"]
 
@@ -117,7 +117,7 @@ def test_lists_of_choices_are_sets() -> None:
             assert node["x-kubernetes-list-type"] == "set", path
 
 
-def test_the_fields_that_rules_speak_of_exist() -> None:
+def test_rules_refer_to_existing_fields() -> None:
     by_path = dict(NODES)
     rules = [(path, rule) for path, node in NODES for rule in node.get("x-kubernetes-validations", ())]
     assert len(rules) > 15
@@ -144,8 +144,8 @@ def test_python_fills_in_the_defaults_that_the_api_server_does() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_examples_are_good_to_the_schema_and_to_python(path: Path) -> None:
-    *_, data = yaml.safe_load_all(path.read_text())  # other objects that the job needs come first
+def test_examples_are_valid_by_the_schema_and_by_python(path: Path) -> None:
+    *_, data = fast_yaml.load_all(path.read_text())  # other objects that the job needs come first
     assert refusals(object_schema(), data) == []
     assert load_job(data).metadata.name == path.stem
 
@@ -168,7 +168,7 @@ def longest_plain(node: Node) -> Any:
     return ('"' if node["pattern"] == ASCII else "a") * node["maxLength"]
 
 
-def test_the_status_of_the_longest_story_stays_under_128_kib() -> None:
+def test_the_status_of_the_longest_job_stays_under_128_kib() -> None:
     status = longest(object_schema()["properties"]["status"])
     # As the API server stores it: without spaces.
     assert len(json.dumps(status, separators=(",", ":"))) < 128 * 1024
@@ -191,4 +191,4 @@ def test_the_page_shows_the_default_of_a_block_as_one_writes_it() -> None:
     defaults += [node["default"] for _, node in nodes(object_schema()) if isinstance(node.get("default"), dict)]
     shown = re.findall(r" \| `([{\[].*?)` \| ", (ROOT / "docs" / "object.md").read_text())
     assert len(shown) > 5
-    assert sorted(map(json.dumps, map(yaml.safe_load, shown))) == sorted(map(json.dumps, defaults))
+    assert sorted(map(json.dumps, map(fast_yaml.load, shown))) == sorted(map(json.dumps, defaults))

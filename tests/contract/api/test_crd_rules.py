@@ -11,17 +11,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
-from api_server import Broken, broken_rules, nodes, with_defaults
-from broken_rules import BROKEN, GOOD, fixed
+from api_server_validation import Broken, broken_rules, nodes, with_defaults
 from cel_cost import CRD_LIMIT, RULE_LIMIT, UnboundedError, rule_cost
 from crd_schemas import keeps_rules_from_running, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spec_rules import job, spec
-from whole_job import WHOLE, put
-from wrong_values import wrong_values
+from job_with_every_field import WHOLE, put
+from rule_breaking_specs import BROKEN, GOOD, fixed
+from schema_violations import wrong_values
+from valid_spec import job, spec
 
 from memtune.api import SpecError, load_job
 from memtune.api.immutable_fields import FIXED
@@ -34,7 +34,7 @@ from memtune.plans.refusals import contradiction
 
 ROOT = Path(__file__).resolve().parents[3]
 Node = dict[str, Any]
-SCHEMA: Node = yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())["spec"]["versions"][0][
+SCHEMA: Node = fast_yaml.load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())["spec"]["versions"][0][
     "schema"
 ]["openAPIV3Schema"]
 
@@ -75,7 +75,7 @@ def test_a_default_has_all_that_would_be_filled_in() -> None:
             assert with_defaults(node, node["default"]) == node["default"], path
 
 
-def test_a_rule_blames_a_field_that_there_is() -> None:
+def test_a_rule_blames_an_existing_field() -> None:
     paths = {path for path, _ in nodes(SCHEMA)}
     for path, _, rule in RULES_AT:
         assert path + rule.get("fieldPath", "") in paths, rule
@@ -99,13 +99,13 @@ def test_a_trace_forbids_each_field_on_lengths() -> None:
     }
 
 
-def test_each_rule_costs_little_and_walks_along_nothing_without_a_limit() -> None:
+def test_each_rule_is_cheap_and_iterates_over_bounded_fields_only() -> None:
     costs = [rule_cost(rule["rule"], node) for _, node, rule in RULES_AT]
     assert max(costs) < RULE_LIMIT / 10
     assert sum(costs) < CRD_LIMIT / 10
 
 
-def test_a_rule_has_to_be_under_no_list() -> None:
+def test_no_rule_is_inside_a_list() -> None:
     """Below a list, the cost of each would be multiplied by the list's items."""
     assert [path for path, _, _ in RULES_AT if "[]" in path] == []
 
@@ -124,12 +124,12 @@ def test_a_rule_has_to_be_under_no_list() -> None:
         ("has(self.a) ? self.a > 1 : !has(self.a)", {"type": "integer"}, 3 + 4),
     ],
 )
-def test_the_cost_of_a_rule_is_that_of_its_parts(rule: str, field: Node, cost: int) -> None:
+def test_the_cost_of_a_rule_is_the_sum_of_its_parts(rule: str, field: Node, cost: int) -> None:
     assert rule_cost(rule, {"type": "object", "properties": {"a": field}}) == cost
 
 
 @pytest.mark.parametrize("rule", ["self.a.matches('b')", "self.a.contains('b')", "int(self.a) > 1"])
-def test_a_text_of_any_length_is_not_to_be_walked_along(rule: str) -> None:
+def test_an_unbounded_text_cannot_be_iterated_over(rule: str) -> None:
     with pytest.raises(UnboundedError):
         rule_cost(rule, {"type": "object", "properties": {"a": {"type": "string"}}})
 
@@ -143,7 +143,7 @@ def test_a_pattern_means_the_same_to_every_engine() -> None:
 
 
 @pytest.mark.parametrize(("words", "made", "path"), BROKEN, ids=[f"{path}-{words}" for words, _, path in BROKEN])
-def test_a_broken_rule_is_broken_alone_and_blames_what_python_blames(words: str, made: Node, path: str) -> None:
+def test_each_rule_breaks_alone_and_blames_the_same_field_as_python(words: str, made: Node, path: str) -> None:
     broken = refused_by_rules(job(made))
     assert [each.message[: len(words)] for each in broken] == [words]
     assert {each.path for each in broken} == python_says(job(made)) == {path}
@@ -226,7 +226,7 @@ plan_texts = st.one_of(
 
 @given(plan_texts, st.sampled_from([1, 3, 96, 2**62]), st.sampled_from([1, 2, 64]))
 @settings(max_examples=400, deadline=None)
-def test_what_the_api_takes_for_a_plan_python_takes_for_one(text: str, batch: int, gpus: int) -> None:
+def test_api_server_and_python_accept_the_same_plans(text: str, batch: int, gpus: int) -> None:
     agree(job(fixed(text, training={"globalBatchSize": batch}, resources={"gpusPerNode": gpus, "nodes": 1})))
 
 
@@ -291,7 +291,7 @@ ODD = st.none() | st.booleans() | ODD_NUMBERS | ODD_TEXTS | st.sampled_from([[],
 
 @given(st.data())
 @settings(max_examples=600, deadline=None)
-def test_what_the_api_takes_python_takes(data: st.DataObject) -> None:
+def test_api_server_and_python_accept_the_same_specs(data: st.DataObject) -> None:
     """A valid spec with some blocks and fields replaced by values drawn from the schema."""
     made = copy.deepcopy(data.draw(st.sampled_from([*GOOD, *(each for _, each, _ in BROKEN), WHOLE["spec"]])))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -303,7 +303,7 @@ def test_what_the_api_takes_python_takes(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_what_the_api_takes_for_an_edit_the_operator_takes_for_one(data: st.DataObject) -> None:
+def test_api_server_and_operator_agree_on_edits(data: st.DataObject) -> None:
     old = copy.deepcopy(data.draw(st.sampled_from(GOOD)))
     new = data.draw(st.one_of(st.just(old), st.sampled_from(GOOD), st.just(None)))
     if new is None:
@@ -319,7 +319,7 @@ def test_what_the_api_takes_for_an_edit_the_operator_takes_for_one(data: st.Data
     assert by_rules == {f"spec.{name}" for name in changed_fields(load_job(job(new)), Status(fixed=fixed))}
 
 
-def test_an_edit_of_what_is_foreign_to_the_schema_is_seen() -> None:
+def test_an_edit_of_a_field_outside_the_schema_is_seen() -> None:
     status = {"phase": "Running"}
     old = spec(model={"architecture": None, "hfConfig": {"model_type": "llama"}}, template={"spec": {"containers": []}})
     for path, value in (("spec.template.spec.containers", [{}]), ("spec.model.hfConfig.model_type", "bert")):
@@ -370,6 +370,6 @@ def test_an_integer_that_a_client_sends_with_a_point_fails_the_rules_that_read_i
     agree(made)
 
 
-def test_a_null_in_what_a_factory_is_called_with_is_kept() -> None:
+def test_a_null_among_factory_arguments_is_kept() -> None:
     made = spec(model={"architecture": None, "factory": "a:b", "factoryArguments": {"depth": None}}, template={})
     assert load_job(job(made)).spec.model.factory_arguments == {"depth": None}

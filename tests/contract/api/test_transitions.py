@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_server import broken_rules, with_defaults
-from spec_rules import FACTS, POD, job, spec
+from api_server_validation import broken_rules, with_defaults
+from valid_spec import FACTS, POD, job, spec
 
 from memtune.api import load_job
 from memtune.api.crd import object_schema
@@ -40,7 +40,7 @@ def blamed_by_the_crd(old: dict[str, Any], new: dict[str, Any], status: dict[str
 
 
 @pytest.mark.parametrize("field", FIXED)
-def test_what_a_plan_was_measured_for_stays_as_it_is(field: str) -> None:
+def test_the_inputs_of_a_measurement_cannot_change(field: str) -> None:
     old, new = spec(template={}), spec(template={}) | {field: OTHER[field]}
     for phase, refused in (("Pending", []), ("Probing", [f"spec.{field}"]), ("Running", [f"spec.{field}"])):
         status = {"phase": phase}
@@ -48,7 +48,7 @@ def test_what_a_plan_was_measured_for_stays_as_it_is(field: str) -> None:
         assert blamed_by_the_crd(old, new, status) == refused
 
 
-def test_what_steers_a_running_job_may_change() -> None:
+def test_fields_that_steer_a_running_job_may_change() -> None:
     old, new = spec(), spec(suspend=True, activeDeadlineSeconds=5, tuning={"maxProbes": 3}, retry={"maxOomRetries": 9})
     status = {"phase": "Running"}
     assert changed(old, new) == []
@@ -77,7 +77,7 @@ def test_a_price_may_come_change_and_go_while_running(before: dict[str, Any], af
         {"nvmePath": "/mnt/nvme"},
     ],
 )
-def test_nothing_else_of_the_resources_changes_beside_a_price(other: dict[str, Any]) -> None:
+def test_only_the_price_in_resources_may_change(other: dict[str, Any]) -> None:
     status = {"phase": "Running"}
     for before, after in ((other, {"gpuHourPrice": 2}), ({}, {**other, "gpuHourPrice": 2})):
         old, new = spec(resources=before), spec(resources=after)

@@ -8,12 +8,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import emulated_steps_run
 import pytest
 from throughput import DATA, read_rows
 
 
 def test_a_row_whose_process_was_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import emulated_steps_run  # imports transformers, which each worker would otherwise do as it collects
+
     def killed(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -41,7 +41,7 @@ def test_the_tests_are_collected_without_the_development_environment() -> None:
         check=False,
     )
     assert collected.returncode == 0, collected.stdout[-3000:] + collected.stderr[-1000:]
-    assert "tests/gpu/test_gpu_run.py::test_a_job_gets_up_again" in collected.stdout
+    assert "tests/gpu/test_gpu_run.py::test_a_job_recovers_from_an_out_of_memory" in collected.stdout
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_states_in_8_bits_are_tried_where_a_library_has_them_for_the_plan(
     tried: list[str] = []
     monkeypatch.setattr(module, "find_spec", lambda name: name == installed or None)
     monkeypatch.setattr(module, "run", lambda _, plan, *__, **___: tried.append(plan))
-    monkeypatch.setattr(module, "followed", lambda *_: None)
+    monkeypatch.setattr(module, "assert_followed_plan", lambda *_: None)
     with suppress(pytest.skip.Exception):
         module.test_an_optimizer_keeps_its_states_in_8_bits(sharding, tmp_path)
     assert tried == [f"bf16-{sharding}-none-mb4x2-adamw8bit"] * is_tried
@@ -79,7 +79,7 @@ def test_nothing_is_kept_unless_a_directory_is_named(options: tuple[str, ...], t
     gpu.mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "gpu" / "conftest.py", gpu)
     (gpu / "test_writes.py").write_text("def test_writes(results): (results / 'fixtures.jsonl').touch()\n")
-    (tmp_path / "cuda_gpu.py").write_text("IS_EMULATED = True\ndef why_not(): return None\n")
+    (tmp_path / "cuda_requirements.py").write_text("IS_EMULATED = True\ndef why_not(): return None\n")
     path = os.pathsep.join(map(str, (tmp_path, ROOT / "core", ROOT / "runner")))
     where = ("--basetemp", str(tmp_path / "temporary"), "-p", "no:cacheprovider", "--rootdir", str(gpu))
     done = subprocess.run(

@@ -20,7 +20,7 @@ import gpu_measure
 import gpu_truth
 import pytest
 import torch
-from gpu_measure import RAN_OUT, Measured, measure, told
+from gpu_measure import RAN_OUT, Measured, measure, print_measured
 from gpu_pairs import MODELS, PAIRS, Pair, in_turns
 from gpu_results import FIXTURES_FILE, PAIRS_FILE, Results
 from gpu_score import Result
@@ -41,7 +41,7 @@ from memtune_runner.engine import PlanError
 from memtune_runner.engine.decoder import Decoder
 from memtune_runner.virtual.gpu import VirtualGpu
 
-GUARD = Path(__file__).parents[2] / "support" / "cuda_gpu.py"
+GUARD = Path(__file__).parents[2] / "support" / "gpus" / "cuda_requirements.py"
 MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")
 TINY = from_facts({"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 256})
 
@@ -76,12 +76,12 @@ def test_without_a_gpu_it_ends_with_two_and_a_sentence(
 ) -> None:
     monkeypatch.setattr(gpu_truth, "no_gpu", lambda: "there is none")
     assert gpu_truth.main([]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == "gpu_truth: it measures on a CUDA GPU, and there is none; run it where a GPU is\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "gpu_truth: it measures on a CUDA GPU, and there is none; run it where a GPU is\n"
 
 
-def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
+def test_the_page_has_every_pair_with_its_peak_or_its_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
@@ -98,7 +98,7 @@ def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
     assert any(line.startswith("by trace: n=39 ") for line in page)
 
 
-def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
+def test_a_call_continues_earlier_measurements_and_shows_them_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
@@ -164,7 +164,7 @@ def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too
     assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
 
 
-def test_what_was_emulated_beforehand_stands_in_the_page(
+def test_the_page_has_the_emulated_peaks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kept = Results(tmp_path / "emulated")
@@ -184,7 +184,7 @@ def test_a_pair_whose_weights_the_host_cannot_hold_is_not_emulated() -> None:
     assert found.problem == "it needs 50.5 GiB of host memory, and 20.0 GiB are free"
 
 
-def test_what_a_plan_offloads_needs_host_memory() -> None:
+def test_offloaded_states_need_host_memory() -> None:
     found = gpu_emulated.emulated(Pair("3B", "bf16-fsdp-full-mb2x1-oparam", 1), "h200-141gb", 21 * GIB)
     assert found.problem == "it needs 61.2 GiB of host memory, and 21.0 GiB are free"
 
@@ -214,7 +214,7 @@ def test_an_emulated_pair_is_kept_as_a_measured_one(
 
 
 @pytest.mark.parametrize("output", ["", "Killed", "[]", '{"exitCode": 0}'])
-def test_an_emulated_pair_that_tells_nothing_is_a_problem(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_emulated_pair_without_a_result_is_a_problem(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.CompletedProcess([], 0, output, "warned of something\n")
     monkeypatch.setattr("gpu_emulated.subprocess.run", lambda *_, **__: ended)
     found = gpu_emulated.emulated(PAIRS[0], "h200-141gb", 99 * GIB)
@@ -228,7 +228,7 @@ def test_peaks_are_kept_with_the_emulated_gpu(monkeypatch: pytest.MonkeyPatch, t
     assert (machine.product, machine.gpu.name, machine.torch) == ("NVIDIA H200", "h200-141gb", torch.__version__)
 
 
-def test_a_python_that_ends_with_an_error_is_told(
+def test_a_python_that_ends_with_an_error_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     python = tmp_path / "python"
@@ -272,7 +272,7 @@ def test_a_line_that_was_cut_off_as_it_was_written_is_passed_over(tmp_path: Path
     assert Results(tmp_path).machines == [MACHINE]
 
 
-def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_apart(tmp_path: Path) -> None:
+def test_other_drivers_share_the_page_and_other_gpus_have_their_own(tmp_path: Path) -> None:
     later, other = MACHINE._replace(driver="580.1"), MACHINE._replace(product="NVIDIA H200")
     for number, machine in enumerate((MACHINE, later, other, MACHINE)):
         kept = Results(tmp_path)
@@ -447,7 +447,7 @@ def test_a_pair_is_kept_after_its_fixture(tmp_path: Path, monkeypatch: pytest.Mo
         ([], 1, {"measured": 0, "failed": 0, "waited": 40}),
     ],
 )
-def test_a_call_that_only_measures_tells_of_each_failure_and_how_many_there_were(
+def test_a_call_that_only_measures_reports_and_counts_failures(
     problems: list[str],
     code: int,
     counts: dict[str, int],
@@ -480,8 +480,8 @@ def test_every_model_has_a_time_limit_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("output", ["", "warned\n", '{"cut": \n', '{"of something else": 1}\n'])
-def test_a_process_that_tells_no_measurement_is_a_problem(output: str) -> None:
-    assert gpu_truth.told(PAIRS[0], output).problem.startswith("it told no measurement: ")
+def test_a_process_without_a_measurement_is_a_problem(output: str) -> None:
+    assert gpu_truth.result_of(PAIRS[0], output).problem.startswith("it told no measurement: ")
 
 
 def test_the_age_of_a_process_is_never_odd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,7 +515,7 @@ def test_weights_are_drawn_once() -> None:
     assert not torch.equal(again.head.weight, decoder.head.weight), "what comes after draws by itself again"
 
 
-def test_a_pair_finds_what_this_process_finds() -> None:
+def test_a_pair_imports_from_the_same_path_as_its_caller() -> None:
     variables = gpu_measure.variables(Pair("0.1B", "bf16-ddp-none-mb1x1-exp"), {"PATH": "/bin"})
     assert variables["PYTHONPATH"].split(os.pathsep) == sys.path
     assert (variables["PATH"], variables["PYTORCH_ALLOC_CONF"]) == ("/bin", "expandable_segments:True")
@@ -532,7 +532,7 @@ def test_an_abort_at_pythons_end_loses_nothing_that_was_measured() -> None:
     assert (done.returncode, done.stdout) == (3, b"{}\n")
 
 
-def test_a_process_that_died_is_told_by_its_last_words() -> None:
+def test_a_dead_process_is_reported_with_its_last_output() -> None:
     assert gpu_truth.last_words("Traceback\n  File\ntorch.OutOfMemoryError: CUDA out of memory.\n\n").endswith(
         "memory."
     )
@@ -552,7 +552,7 @@ def test_a_rank_of_two_is_measured(plan: str) -> None:
 @pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z3-none-mb4x1-bk1m", "fp32-fsdp-every2-mb4x1"])
 @pytest.mark.usefixtures("one_of_two", "one_thread")
 @pytest.mark.filterwarnings("ignore")
-def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: TracedModel) -> None:
+def test_the_trace_of_a_pair_takes_the_memory_of_its_training(plan: str, small: TracedModel) -> None:
     """Except for what a GPU's attention does differently from a CPU's."""
     with VirtualGpu(GIB) as gpu:
         found = measure(Pair("small", plan, 2), SMALL, 128, torch.device("cpu"), VirtualStatistics(gpu))
@@ -583,7 +583,7 @@ def test_where_no_step_was_made_nothing_was_measured(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("one_of_two")
-def test_what_this_machine_cannot_compute_in_is_a_refusal() -> None:
+def test_a_precision_that_this_machine_lacks_is_refused() -> None:
     with VirtualGpu(GIB) as gpu, pytest.raises(PlanError, match="no fp8"):
         measure(Pair("tiny", "fp8-ddp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
 
@@ -593,7 +593,7 @@ def test_a_process_that_runs_out_of_memory_says_so_in_its_exit_code(capsys: pyte
     pair = Pair("tiny", "bf16-ddp-none-mb2x1", 2)
     with VirtualGpu(MIB) as gpu:
         memory = VirtualStatistics(gpu)
-        assert told(lambda: measure(pair, TINY, 64, torch.device("cpu"), memory), memory) == RAN_OUT
+        assert print_measured(lambda: measure(pair, TINY, 64, torch.device("cpu"), memory), memory) == RAN_OUT
     said = capsys.readouterr()
     assert (said.out, "out of memory" in said.err) == ("", True)
 
@@ -606,18 +606,18 @@ def test_a_library_without_a_handle_ran_out_of_memory_only_where_the_device_is_f
 
     memory = VirtualStatistics(VirtualGpu(GIB))
     monkeypatch.setattr(memory, "free_bytes", lambda: 100 * MIB)
-    assert told(without_handle, memory) == RAN_OUT
+    assert print_measured(without_handle, memory) == RAN_OUT
     monkeypatch.setattr(memory, "free_bytes", lambda: 4000 * MIB)
     with pytest.raises(RuntimeError):
-        told(without_handle, memory)
+        print_measured(without_handle, memory)
 
 
-def test_any_other_error_is_no_want_of_memory() -> None:
+def test_any_other_error_is_not_an_out_of_memory() -> None:
     def broken() -> Measured:
         raise RuntimeError("it speaks of memory")
 
     with pytest.raises(RuntimeError):
-        told(broken, VirtualStatistics(VirtualGpu(GIB)))
+        print_measured(broken, VirtualStatistics(VirtualGpu(GIB)))
 
 
 @pytest.mark.parametrize(("code", "ran_out"), [(RAN_OUT, True), (1, False)])
@@ -632,16 +632,16 @@ def test_a_pair_whose_process_ran_out_of_memory_is_no_problem_but_a_result(
 
 def test_the_stage_is_left_out_with_one_sentence_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    told = subprocess.run([sys.executable, str(GUARD)], capture_output=True, text=True, check=False)
-    assert told.returncode == 3
-    assert told.stdout.startswith("they need a CUDA GPU, and there is none")
-    assert told.stdout.count("\n") == 1
+    output = subprocess.run([sys.executable, str(GUARD)], capture_output=True, text=True, check=False)
+    assert output.returncode == 3
+    assert output.stdout.startswith("they need a CUDA GPU, and there is none")
+    assert output.stdout.count("\n") == 1
 
 
 # Where `dev/gpu-day collect` has kept nothing yet, there is nothing that a test could have left out.
 if FIXTURES := sorted(KEPT.glob("*.json.gz")):
 
     @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda each: each.name)
-    def test_what_was_kept_of_real_gpus_is_replayed_as_it_was_recorded(fixture: Path) -> None:
+    def test_fixtures_of_real_gpus_are_replayed_as_recorded(fixture: Path) -> None:
         kept = read(fixture)
         assert replayed(kept) == recorded(kept)

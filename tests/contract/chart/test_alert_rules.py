@@ -6,25 +6,25 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 from helm_chart import ROOT, objects, only
 from known_metrics import RULES, known_labels, known_names, labels_in, names_in
 from promtool import check_rules, try_rules
 
 UNIT_TESTS = Path(__file__).with_name("memtune_test.yaml")
 RUNBOOKS = ROOT / "docs" / "runbooks"
-GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
+GROUPS: list[dict[str, Any]] = fast_yaml.load(RULES.read_text())["groups"]
 ALL_RULES = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in ALL_RULES if "alert" in rule}
-TESTS: list[dict[str, Any]] = yaml.safe_load(UNIT_TESTS.read_text())["tests"]
+TESTS: list[dict[str, Any]] = fast_yaml.load(UNIT_TESTS.read_text())["tests"]
 
 
 def test_prometheus_reads_the_rules() -> None:
     check_rules(RULES, len(ALL_RULES))
 
 
-def test_the_rules_do_what_their_unit_tests_say() -> None:
+def test_the_rules_pass_their_unit_tests() -> None:
     try_rules(UNIT_TESTS)
 
 
@@ -36,14 +36,14 @@ def test_each_alert_has_a_case_where_it_fires_and_one_where_it_does_not() -> Non
 
 
 @pytest.mark.parametrize("rule", ALL_RULES, ids=[rule.get("alert") or rule["record"] for rule in ALL_RULES])
-def test_a_rule_speaks_of_metrics_that_there_are(rule: dict[str, Any]) -> None:
+def test_rules_use_existing_metrics(rule: dict[str, Any]) -> None:
     assert names_in(rule["expr"])
     assert names_in(rule["expr"]) <= known_names()
     assert labels_in(rule["expr"]) <= known_labels()
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_names_its_page_and_the_page_says_what_to_do(name: str) -> None:
+def test_an_alert_links_a_runbook_that_says_what_to_do(name: str) -> None:
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in {"info", "warning", "critical"}
     # No runbook_url: a pager shows it alone, and a path would be no link.
@@ -55,7 +55,7 @@ def test_an_alert_names_its_page_and_the_page_says_what_to_do(name: str) -> None
         assert part in page
 
 
-def test_every_page_is_of_an_alert_and_its_links_lead_somewhere() -> None:
+def test_every_runbook_has_an_alert_and_working_links() -> None:
     pages = sorted(RUNBOOKS.glob("*.md"))
     assert [page.stem for page in pages] == sorted(ALERTS)
     for page in pages:
@@ -68,7 +68,7 @@ def test_the_chart_carries_the_rules_as_they_are() -> None:
     assert only(objects(values), "PrometheusRule")["spec"] == {"groups": GROUPS}
 
 
-def test_the_chart_can_say_where_the_pages_are_served() -> None:
+def test_the_chart_sets_the_address_of_the_runbooks() -> None:
     values = {"metrics": {"prometheusRule": {"create": "always", "runbookBaseUrl": "https://wiki.example/memtune/"}}}
     found = [rule for group in only(objects(values), "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
     urls = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in found if "alert" in rule}

@@ -35,13 +35,13 @@ def chosen(query: str) -> str:
     return re.sub(r"\$(namespace|job|run)", ".*", query).replace("$__range", "1h")
 
 
-def test_the_files_are_what_their_source_gives() -> None:
+def test_the_files_are_generated_from_their_source() -> None:
     command = [sys.executable, str(ROOT / "tools" / "generate_dashboards.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_there_are_three_that_can_be_told_apart() -> None:
+def test_there_are_three_dashboards_with_uids_of_their_own() -> None:
     assert list(DASHBOARDS) == ["fleet", "job", "operator"]
     assert [dashboard["uid"] for dashboard in DASHBOARDS.values()] == [f"memtune-{name}" for name in DASHBOARDS]
     assert [each["name"] for each in DASHBOARDS["job"]["templating"]["list"]] == [
@@ -65,7 +65,7 @@ def test_a_panel_has_a_unit_thresholds_and_a_description(panel: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("name", "panel"), PANELS, ids=[f"{name}-{panel['title']}" for name, panel in PANELS])
-def test_a_panel_asks_for_metrics_that_there_are(name: str, panel: dict[str, Any]) -> None:
+def test_panels_use_existing_metrics(name: str, panel: dict[str, Any]) -> None:
     variables = {each["name"] for each in DASHBOARDS[name]["templating"]["list"]} | {"__range"}
     for target in panel["targets"]:
         assert names_in(target["expr"])
@@ -74,7 +74,7 @@ def test_a_panel_asks_for_metrics_that_there_are(name: str, panel: dict[str, Any
         assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables
 
 
-def test_the_cluster_test_asks_for_numbers_and_not_for_what_is_drawn_instead() -> None:
+def test_the_cluster_test_asks_for_the_numbers_behind_a_panel() -> None:
     assert asked("sum(a) - sum(b) or vector(0)") == "sum(a) - sum(b)"
     assert asked('sum by (c) (a) or label_replace(vector(0), "c", "none", "", "")') == "sum by (c) (a)"
     assert asked("sum(a + (b or a * 0))") == "sum(a + (b or a * 0))"
@@ -82,7 +82,7 @@ def test_the_cluster_test_asks_for_numbers_and_not_for_what_is_drawn_instead() -
     assert len(drawn) == 2, "looks that broke off, and attempts that continue"
 
 
-def test_variables_take_their_choices_from_metrics_that_there_are() -> None:
+def test_variables_use_existing_metrics() -> None:
     for dashboard in DASHBOARDS.values():
         for variable in dashboard["templating"]["list"]:
             if variable["type"] == "query":
@@ -96,7 +96,7 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     check_rules(file, len(rules))
 
 
-def test_a_heat_map_says_what_a_row_is_and_how_much_a_cell() -> None:
+def test_a_heat_map_labels_its_rows_and_cells() -> None:
     (options,) = [panel["options"] for _, panel in PANELS if panel["type"] == "heatmap"]
     assert options["yAxis"]["axisLabel"] == "rank"
     assert options["tooltip"]["show"]

@@ -44,7 +44,7 @@ def follow(api: Api, seconds: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "told"),
+    ("statuses", "expected"),
     [
         ([{}, {"phase": "Predicting"}, {"phase": "Succeeded", "message": "predicted"}], "Succeeded: predicted"),
         ([{"phase": "Failed", "message": "nothing fits"}], "Failed: nothing fits"),
@@ -54,9 +54,9 @@ def follow(api: Api, seconds: float) -> str:
         ),
     ],
 )
-def test_it_tells_what_the_job_came_to_and_deletes_it(statuses: list[dict[str, Any]], told: str) -> None:
+def test_it_prints_how_the_job_ended_and_deletes_it(statuses: list[dict[str, Any]], expected: str) -> None:
     api = Api(statuses)
-    assert follow(api, seconds=60) == told
+    assert follow(api, seconds=60) == expected
     assert api.deleted == ["rel-test-x"]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import fast_yaml
 import helm_python
 import pytest
-import yaml
 from chart_values import MONITORED, VALUE_SETS
 from crd_schemas import contract, refusals, schema_of
 from helm_chart import CHART, FULL_NAME, NAMESPACE, ROOT, Manifest, objects, of_kind, only, pod_specs, render
-from strict_models import validate
+from kubernetes_models import validate
 
 MODELS = {
     "ClusterRole": "V1ClusterRole",
@@ -96,7 +96,7 @@ def test_the_prometheus_operator_knows_every_field(case: str, kind: str) -> None
         ("PrometheusRule", {"groups": [{"name": "a", "rules": [{"expr": "up", "for": "soon"}]}]}),
     ],
 )
-def test_a_contract_sees_what_the_api_server_would_refuse(kind: str, change: Manifest) -> None:
+def test_the_checks_find_objects_that_the_api_server_would_refuse(kind: str, change: Manifest) -> None:
     manifest = only(MADE["monitored"], kind)
     assert refusals(schema_of_monitor(kind), {**manifest, "spec": {**manifest["spec"], **change}})
 
@@ -114,7 +114,7 @@ def test_every_object_is_made_once_in_a_namespace_that_is_named(case: str) -> No
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
-def test_what_refers_to_another_object_names_one_that_is_there(case: str) -> None:
+def test_references_name_existing_objects(case: str) -> None:
     made = MADE[case]
     roles = {(m["kind"], m["metadata"].get("namespace"), m["metadata"]["name"]) for m in made}
     accounts = {m["metadata"]["name"] for m in of_kind(made, "ServiceAccount")} | {"given"}
@@ -154,7 +154,7 @@ def test_ports_are_those_that_the_operator_opens(case: str) -> None:
     assert probed | served <= set(ports)
 
 
-def test_quantities_are_texts_whatever_they_were_given_as() -> None:
+def test_quantities_are_always_rendered_as_text() -> None:
     """In a server-side apply, which Helm uses, servers as old as 1.20 reject numbers."""
     given = {"requests": {"cpu": 0.5, "nvidia.com/gpu": 1}, "limits": {"cpu": "2", "memory": 2**31}}
     (container,) = only(objects({"resources": given}), "Deployment")["spec"]["template"]["spec"]["containers"]
@@ -175,7 +175,7 @@ def test_one_replica_is_replaced_and_several_hold_a_lease() -> None:
 def test_the_crd_is_the_generated_one_and_survives_the_chart() -> None:
     found = only(MADE["defaults"], "CustomResourceDefinition")
     assert found["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    assert found == yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
+    assert found == fast_yaml.load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
     assert of_kind(MADE["own namespace"], "CustomResourceDefinition") == []
 
 
@@ -195,7 +195,7 @@ def without_rules(node: Manifest) -> Manifest:
     return {key: value for key, value in node.items() if key != RULES}
 
 
-def test_a_server_that_would_warn_of_the_field_that_a_rule_blames_is_not_told_it() -> None:
+def test_old_servers_get_rules_without_a_field_path() -> None:
     with_fields, without = (json.dumps(crd_for(version)) for version in ("1.28", "1.27"))
     assert '"fieldPath": ".spec.model", ' not in without
     assert "FieldValueForbidden" not in without
@@ -232,7 +232,7 @@ def test_train_runs_are_scraped_where_jobs_are_watched() -> None:
     assert only(MADE["monitored"], "PodMonitor")["spec"]["namespaceSelector"] == {"any": True}
 
 
-def test_what_to_do_next_fits_the_installation() -> None:
+def test_the_notes_fit_the_installation() -> None:
     notes = render({})["NOTES.txt"]
     assert "jobs of the whole cluster" in notes
     assert f"kubectl -n {NAMESPACE} rollout status deployment/{FULL_NAME}" in notes
@@ -248,7 +248,7 @@ def test_what_to_do_next_fits_the_installation() -> None:
     assert "runbookBaseUrl" not in monitored + notes
 
 
-def test_images_that_no_registry_is_named_for_are_told() -> None:
+def test_images_without_a_registry_are_reported() -> None:
     told = "names no registry: nodes without the image try to pull it from docker.io, where MemTune has none"
     assert f"memtune-operator (image.repository) {told}" in render({})["NOTES.txt"]
     mixed = render({"image": {"repository": "registry.example/memtune-operator"}})["NOTES.txt"]
@@ -257,12 +257,12 @@ def test_images_that_no_registry_is_named_for_are_told() -> None:
     assert "names no registry" not in render(VALUE_SETS["everything"])["NOTES.txt"]
 
 
-def test_alerts_without_links_are_told() -> None:
+def test_alerts_without_links_are_reported() -> None:
     notes = render({"metrics": {"prometheusRule": {"create": "always"}}})["NOTES.txt"]
     assert "set metrics.prometheusRule.runbookBaseUrl to where it is served" in notes
 
 
-def test_helm_finds_nothing_to_complain_of() -> None:
+def test_helm_lint_passes() -> None:
     for values in VALUE_SETS.values():
         report = helm_python.lint(CHART, values, strict=True)
         assert report["errors"] == []

@@ -29,7 +29,7 @@ def settings_of(case: str) -> settings.Settings:
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
-def test_the_operator_takes_what_the_chart_sets(case: str) -> None:
+def test_the_operator_accepts_the_settings_of_the_chart(case: str) -> None:
     taken = settings_of(case)
     assert taken.identity == "from-the-pod"
     assert taken.runner_image
@@ -43,7 +43,7 @@ def test_the_whole_cluster_without_a_lease_is_the_default() -> None:
     assert policy.service_accounts == ("default",)
 
 
-def test_values_arrive() -> None:
+def test_values_reach_the_operator() -> None:
     assert settings_of("namespaces").namespaces == ("team-a", "team-b")
     assert settings_of("own namespace").namespaces == (NAMESPACE,)
     led = settings_of("replicas")
@@ -77,13 +77,13 @@ def told(registry: Any) -> Iterator[tuple[str, list[str]]]:
             yield metric.name + suffix, sorted([*labels, *(["le"] if metric.type == "histogram" else [])])
 
 
-def test_the_operator_tells_the_metrics_of_the_golden_list() -> None:
+def test_the_operator_serves_the_metrics_of_the_golden_list() -> None:
     found = dict(told(metrics.Metrics().registry))
     gauges = {name: sorted((*metrics._JOB, *labels)) for name, _, labels, _ in metrics._GAUGES}
     assert {**found, **gauges, "memtune_jobs": ["phase"]} == GOLDEN["operator"]
 
 
-def test_the_runner_tells_the_metrics_of_the_golden_list() -> None:
+def test_the_runner_serves_the_metrics_of_the_golden_list() -> None:
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(RUNNER_METRICS.read_text()):
         suffix = "_total" if family.type == "counter" else ""
@@ -92,6 +92,6 @@ def test_the_runner_tells_the_metrics_of_the_golden_list() -> None:
     assert {name: sorted(labels) for name, labels in found.items()} == GOLDEN["runner"]
 
 
-def test_prometheus_finds_nothing_to_complain_of() -> None:
+def test_promtool_finds_no_problem_in_the_metrics() -> None:
     check_metrics(RUNNER_METRICS.read_text())
     check_metrics(generate_latest(metrics.Metrics().registry).decode())

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import yaml
 from chart_values import VALUE_SETS
 from helm_chart import ROOT, objects, only
@@ -16,7 +17,7 @@ from memtune_operator.pods import names
 
 PLAIN = ROOT / "docs" / "prometheus.yaml"
 SCRAPED: dict[str, dict[str, Any]] = {
-    each["job_name"]: each for each in yaml.safe_load(PLAIN.read_text())["scrape_configs"]
+    each["job_name"]: each for each in fast_yaml.load(PLAIN.read_text())["scrape_configs"]
 }
 
 
@@ -37,7 +38,7 @@ def relabelings() -> list[dict[str, Any]]:
     return [{snake.get(key, key): value for key, value in each.items()} for each in endpoint["relabelings"]]
 
 
-def test_train_runs_are_found_by_what_the_operator_writes_on_their_pods() -> None:
+def test_train_runs_are_found_by_the_labels_of_their_pods() -> None:
     spec = monitor()
     assert spec["selector"] == {"matchLabels": {names.LABEL_RUN_KIND: str(RunKind.TRAIN)}}
     assert spec["podMetricsEndpoints"][0]["port"] == names.METRICS_PORT_NAME
@@ -75,7 +76,7 @@ def test_a_prometheus_without_its_operator_finds_the_operators_pods() -> None:
 
 def test_prometheus_reads_the_configuration(tmp_path: Path) -> None:
     """Debian builds Prometheus without Kubernetes discovery, so that part is removed for promtool."""
-    config = yaml.safe_load(PLAIN.read_text())
+    config = fast_yaml.load(PLAIN.read_text())
     for each in config["scrape_configs"]:
         assert each.pop("kubernetes_sd_configs") == [{"role": "pod"}]
     (rules,) = config["rule_files"]

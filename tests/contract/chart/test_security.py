@@ -63,7 +63,7 @@ def test_rights_are_exactly_those_of_the_golden_file() -> None:
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
-def test_nobody_gets_rights_that_lead_to_others(case: str) -> None:
+def test_no_role_grants_rights_that_lead_to_more(case: str) -> None:
     for role in of_kind(MADE[case], "ClusterRole") + of_kind(MADE[case], "Role"):
         for rule in role["rules"]:
             assert not {"*", "escalate", "bind", "impersonate"} & set(rule["verbs"])
@@ -72,14 +72,14 @@ def test_nobody_gets_rights_that_lead_to_others(case: str) -> None:
             assert not forbidden & set(rule["resources"])
 
 
-def test_in_namespaces_nothing_reaches_over_the_whole_cluster() -> None:
+def test_a_namespaced_installation_has_no_cluster_wide_rights() -> None:
     made = MADE["own namespace"]
     assert [m["kind"] for m in made if m["kind"].startswith("Cluster")] == []
     # The roles for users, which aggregate to edit and view, have no bindings here.
     assert of_kind(MADE["namespaces"], "ClusterRoleBinding") == []
 
 
-def test_the_network_policy_lets_in_the_scrape_and_out_what_reaches_the_api_server() -> None:
+def test_the_network_policy_allows_the_scrape_and_the_api_server() -> None:
     spec = only(MADE["fenced"], "NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     (ingress,) = spec["ingress"]

@@ -9,13 +9,13 @@ from copy import deepcopy
 from ipaddress import ip_network
 from typing import Any
 
+import fast_yaml
 import helm_python
 import pytest
-import yaml
 from chart_values import VALUE_SETS
 from helm_chart import CHART, objects, only
 
-VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+VALUES: dict[str, Any] = fast_yaml.load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 MONITORING = [f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule", "ServiceMonitor")]
 # What Helm passes to a subchart.
@@ -90,7 +90,7 @@ def test_defaults_schema_and_readme_know_the_same_values() -> None:
 @pytest.mark.parametrize("path", LEAVES, ids=".".join)
 def test_the_readme_gives_the_default(path: tuple[str, ...]) -> None:
     text, words = README[".".join(path)]
-    assert yaml.safe_load(text) == default_of(path)
+    assert fast_yaml.load(text) == default_of(path)
     assert len(words) > 10
 
 
@@ -195,7 +195,7 @@ def test_a_range_of_addresses_is_taken(cidr: str) -> None:
 
 
 @pytest.mark.parametrize("cidr", NO_CIDRS)
-def test_what_is_no_range_of_addresses_is_refused(cidr: str) -> None:
+def test_an_invalid_cidr_is_refused(cidr: str) -> None:
     with pytest.raises(helm_python.HelmValuesError, match="networkPolicy/apiServer/cidrs/0"):
         objects({"networkPolicy": {"apiServer": {"cidrs": [cidr]}}})
 
@@ -236,7 +236,7 @@ def test_the_sets_use_every_value() -> None:
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
-def test_each_value_of_a_set_is_seen_in_what_is_made(case: str) -> None:
+def test_each_value_of_a_set_changes_the_objects(case: str) -> None:
     for path in given(VALUE_SETS[case]):
         without = deepcopy(VALUE_SETS[case])
         del at(without, path[:-1])[path[-1]]
@@ -261,7 +261,7 @@ def images(values: dict[str, Any]) -> tuple[str, str]:
 
 def test_an_image_is_named_by_digest_else_by_tag_else_by_the_charts_version() -> None:
     digest = "sha256:" + "a" * 64
-    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    version = fast_yaml.load((CHART / "Chart.yaml").read_text())["appVersion"]
     assert images({}) == (f"memtune-operator:{version}", f"memtune-runner:{version}")
     assert images({"image": {"tag": "x"}, "runnerImage": {"digest": digest}}) == (
         "memtune-operator:x",

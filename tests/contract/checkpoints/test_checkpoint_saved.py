@@ -34,7 +34,7 @@ def train(runner: Path, tmp_path: Path) -> Train:
 
     def start(manner: str, attempt: int = 1) -> Launch:
         store = tmp_path / "checkpoints"
-        told = {
+        variables = {
             "MEMTUNE_PLAN": "fp32-ddp-none-mb4x1",
             "MEMTUNE_RUN": f"job-train-{attempt}",
             "MEMTUNE_ATTEMPT": str(attempt),
@@ -45,13 +45,15 @@ def train(runner: Path, tmp_path: Path) -> Train:
             "MEMTUNE_CHECKPOINT_PATH": str(store),
         }
         place = Place(runner, tmp_path, training_python())
-        return place.run("torchrun", str(SCRIPT), str(store), manner, ranks=2, told=told)
+        return place.run("torchrun", str(SCRIPT), str(store), manner, ranks=2, variables=variables)
 
     return start
 
 
 @pytest.mark.parametrize("manner", ["rank-0", "rank-0-averages", "rank-0-at-end"])
-def test_a_call_on_rank_0_alone_ends_the_run_with_the_remedy(manner: str, train: Train, tmp_path: Path) -> None:
+def test_a_checkpoint_reported_by_rank_0_alone_ends_the_run_with_a_remedy(
+    manner: str, train: Train, tmp_path: Path
+) -> None:
     launch = train(manner)
     assert (launch.report.ending, launch.exit_code) == (Ending.BAD_INPUT, 88), launch.stdout + launch.stderr
     assert "was called on rank 0 only, and rank 1 went on without it" in launch.report.message
@@ -67,7 +69,7 @@ def test_a_rank_that_writes_for_long_is_waited_for(train: Train) -> None:
     assert launch.stdout.count("told of") == 4
 
 
-def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_rank_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
     monkeypatch.setattr(shared_store, "of_all_ranks", lambda: store)
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
@@ -99,7 +101,7 @@ def test_a_resumed_script_that_counts_from_0_again_is_ended_at_its_first_checkpo
         ("elsewhere", "the script saves outside of checkpoint.path, where no relaunch finds it: let it save below"),
     ],
 )
-def test_what_may_be_wrong_is_told_in_the_report_and_once_in_the_log(manner: str, said: str, train: Train) -> None:
+def test_warnings_are_in_the_report_and_once_in_the_log(manner: str, said: str, train: Train) -> None:
     launch = train(manner)
     assert (launch.report.ending, launch.exit_code) == (Ending.SUCCEEDED, 0), launch.stdout + launch.stderr
     assert launch.report.warnings.startswith(said)

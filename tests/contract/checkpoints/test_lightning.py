@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 
 from memtune.wire.report import Ending
 from memtune_runner.checkpoints import newest
@@ -21,11 +21,11 @@ def _launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SAVES_IN", str(tmp_path / "own"))
 
 
-def train(kind: str, directory: Path, attempt: int, **variables: str) -> watched.Outcome:
+def train(kind: str, directory: Path, attempt: int, **variables: str) -> small_trainings.Outcome:
     own = directory / f"ranks-{attempt}"
     own.mkdir()
     variables |= {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(directory / "store"), "ATTEMPT": str(attempt)}
-    return watched.run(PROGRAMS / "lightning_fits.py", PLAN, own, 1, [kind], **variables)[0]
+    return small_trainings.run(PROGRAMS / "lightning_fits.py", PLAN, own, 1, [kind], **variables)[0]
 
 
 def newest_in(directory: Path) -> dict[str, str]:
@@ -35,7 +35,7 @@ def newest_in(directory: Path) -> dict[str, str]:
     return {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": str(found.manifest.samples)}
 
 
-def batches(outcome: watched.Outcome) -> dict[str, tuple[int, int]]:
+def batches(outcome: small_trainings.Outcome) -> dict[str, tuple[int, int]]:
     """Return for each finished fit its trained batches and its last step."""
     found = re.findall(r"^(\w+): (\d+) batches to step (\d+)", outcome.output, re.MULTILINE)
     return {name: (int(count), int(step)) for name, count, step in found}
@@ -78,15 +78,15 @@ def test_a_fit_behind_the_tuner_resumes(tmp_path: Path) -> None:
 def test_ranks_that_were_given_the_checkpoint_save_as_the_first_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "LIMIT_SECONDS", 90)
+    monkeypatch.setattr(small_trainings, "LIMIT_SECONDS", 90)
     plan = "fp32-ddp-none-mb1x1"
     variables = {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(tmp_path / "store")}
 
-    def train_both(attempt: int, **more: str) -> list[watched.Outcome]:
+    def train_both(attempt: int, **more: str) -> list[small_trainings.Outcome]:
         own = tmp_path / f"ranks-{attempt}"
         own.mkdir()
         script = PROGRAMS / "fabric_broadcasts.py"
-        return watched.run(script, plan, own, 2, ATTEMPT=str(attempt), **variables, **more)
+        return small_trainings.run(script, plan, own, 2, ATTEMPT=str(attempt), **variables, **more)
 
     assert [each.exit_code for each in train_both(0)] == [0, 0]
     again = train_both(1, **newest_in(tmp_path))
@@ -97,11 +97,11 @@ def test_ranks_that_were_given_the_checkpoint_save_as_the_first_one_does(
 def test_a_fabric_loop_that_finds_its_own_file_goes_on_from_the_newest_complete_checkpoint(tmp_path: Path) -> None:
     variables = {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(tmp_path / "store")}
 
-    def train_anew(attempt: int, **more: str) -> watched.Outcome:
+    def train_anew(attempt: int, **more: str) -> small_trainings.Outcome:
         own = tmp_path / f"ranks-{attempt}"
         own.mkdir()
         script = PROGRAMS / "fabric_finds_own.py"
-        return watched.run(script, PLAN, own, 1, ATTEMPT=str(attempt), **variables, **more)[0]
+        return small_trainings.run(script, PLAN, own, 1, ATTEMPT=str(attempt), **variables, **more)[0]
 
     whole = train_anew(0)
     assert "begins after step 0" in whole.output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import watched
-from watched import Outcome
+import small_trainings
+from small_trainings import Outcome
 
 from memtune.wire.report import Ending
 
@@ -16,7 +16,7 @@ LOOP = Path(__file__).parents[2] / "support" / "programs" / "own_saves_loop.py"
 def run(kind: str, directory: Path, plan: str = "fp32-ddp-none-mb4x1", ending: Ending = Ending.SUCCEEDED) -> Outcome:
     kept = directory / "kept"
     kept.mkdir()
-    outcome = watched.run(LOOP, plan, directory, 1, (kind,), INTEGRATION="env", CHECKPOINT_PATH=str(kept))[0]
+    outcome = small_trainings.run(LOOP, plan, directory, 1, (kind,), INTEGRATION="env", CHECKPOINT_PATH=str(kept))[0]
     assert outcome.report.ending is ending, outcome.output
     return outcome
 
@@ -27,9 +27,9 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("kind", "ending"), [("untold", Ending.SUCCEEDED), ("out-of-memory", Ending.DEVICE_OOM)])
-def test_saves_that_no_relaunch_finds_are_told(kind: str, ending: Ending, tmp_path: Path) -> None:
+def test_saves_that_no_relaunch_finds_are_reported(kind: str, ending: Ending, tmp_path: Path) -> None:
     warnings = run(kind, tmp_path, ending=ending).report.warnings
-    assert warnings.startswith("the script has saved, but no checkpoint that a relaunch goes on from")
+    assert warnings.startswith("the script has saved, but no checkpoint that a relaunch resumes from")
     assert "checkpoint_saved" in warnings
 
 

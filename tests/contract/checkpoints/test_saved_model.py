@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 from safetensors.torch import load_file
 
 from memtune.wire.report import Ending
@@ -14,9 +14,9 @@ SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "saves_model.py"
 FSDP = SCRIPT.with_name("fsdp_on_cpu.py")
 
 
-def run(kind: str, integration: str, directory: Path, world: int = 2) -> list[watched.Outcome]:
+def run(kind: str, integration: str, directory: Path, world: int = 2) -> list[small_trainings.Outcome]:
     arguments = (kind, str(directory / "saved"))
-    return watched.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", directory, world, arguments, INTEGRATION=integration)
+    return small_trainings.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", directory, world, arguments, INTEGRATION=integration)
 
 
 def check(file: Path) -> None:
@@ -43,14 +43,14 @@ def test_a_model_saved_under_stage_3_can_be_loaded(kind: str, integration: str, 
 
 def test_a_model_saved_under_fsdp_can_be_loaded(tmp_path: Path) -> None:
     arguments, plan = ("model", str(tmp_path / "saved")), "fp32-fsdp-none-mb2x1"
-    outcomes = watched.Workers(FSDP).run(SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
+    outcomes = small_trainings.Workers(FSDP).run(SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
     assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
     check(tmp_path / "saved" / "model.safetensors")
 
 
-def test_of_adapters_under_fsdp_only_what_is_trained_is_gathered(tmp_path: Path) -> None:
+def test_fsdp_gathers_only_the_trained_weights_of_adapters(tmp_path: Path) -> None:
     arguments, plan = ("lora", str(tmp_path / "saved")), "fp32-fsdp-none-mb2x1"
-    outcomes = watched.Workers(FSDP).run(SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
+    outcomes = small_trainings.Workers(FSDP).run(SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
     assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
     assert "gathered ['default']" in outcomes[0].output, "the adapter's name, and no layer of the frozen model"
     weights = load_file(tmp_path / "saved" / "adapter_model.safetensors")

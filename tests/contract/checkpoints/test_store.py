@@ -92,7 +92,7 @@ def test_there_is_nothing_in_a_directory_that_is_empty_or_missing(tmp_path: Path
     assert newest(tmp_path / "missing") is None
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     foreign = tmp_path / "pretrained"
     foreign.mkdir()
     for step in range(1, 6):
@@ -183,7 +183,7 @@ def _not_an_object(directory: Path) -> None:
     [_truncate, _delete_file, _tear, _garbage, _foreign, _other_version, _not_an_object],
     ids=lambda f: f.__name__,
 )
-def test_what_is_not_whole_is_passed_over_with_a_sentence(
+def test_an_incomplete_checkpoint_is_skipped_with_a_message(
     harm: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved(tmp_path, 1)
@@ -252,17 +252,17 @@ def test_a_training_that_began_again_finds_nothing_of_before_and_loses_nothing(t
         assert resumed.directory == own
 
 
-def test_what_another_job_saved_is_of_before(tmp_path: Path) -> None:
+def test_checkpoints_of_another_job_count_as_older(tmp_path: Path) -> None:
     Store(tmp_path, 5, job_uid="one").save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
     assert resolve(replace(settings(tmp_path, attempt=3), restarted_at=2, job_uid="another")) is None
 
 
-def test_who_goes_on_from_what_another_job_saved_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resume_from_another_jobs_checkpoint_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = Store(tmp_path, 1, job_uid="one").save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
     assert resolve(replace(settings(tmp_path, attempt=2), job_uid="one")) is not None
     assert capsys.readouterr().err == ""
     assert resolve(replace(settings(tmp_path), job_uid="another")) is not None
-    assert f"goes on from {own}, 8 samples that another job saved" in capsys.readouterr().err
+    assert f"resumes from {own}, 8 samples that another job saved" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", RunKind)
@@ -279,7 +279,7 @@ def test_a_path_that_a_probe_cannot_write_is_named_as_the_job_names_it(tmp_path:
         resolve(own)
 
 
-def test_a_training_deletes_what_killed_probes_of_its_job_have_saved(tmp_path: Path) -> None:
+def test_a_training_deletes_the_saves_of_killed_probes(tmp_path: Path) -> None:
     kept = [".memtune-before-attempt-2", ".memtune-other-probe-1", ".memtune-job-probe-x", "job-probe-1"]
     for name in (".memtune-job-probe-1", ".memtune-job-emulate-12", *kept):
         (tmp_path / name / "step-1").mkdir(parents=True)
@@ -314,9 +314,9 @@ def test_a_conversion_is_asked_for_once(tmp_path: Path) -> None:
     assert asked == [source]
 
 
-def test_what_cannot_be_resumed_names_the_plan_that_can(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_resumed_names_the_plan_that_can(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    with pytest.raises(NotResumableError, match=r"only DeepSpeed reads .*; bf16-z2-full-mb1x4 can go on from it"):
+    with pytest.raises(NotResumableError, match=r"only DeepSpeed reads .*; bf16-z2-full-mb1x4 can resume from it"):
         resolve(settings(tmp_path, "bf16-fsdp-full-mb1x4"))
 
 

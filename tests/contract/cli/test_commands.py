@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_jobs import DENSE, ROOT, job, refused, written
+from cli_jobs import DENSE, ROOT, job, refusal_message, write_job
 from warm_environment import tracing_python
 
 from memtune_cli.main import main
@@ -59,9 +59,9 @@ def test_every_example_has_a_plan_that_fits(example: Path, capsys: pytest.Captur
     assert max(map(len, page.splitlines())) <= 100
 
 
-def test_a_size_that_the_config_leaves_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_size_missing_from_the_config_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"model_type": "qwen2", "hidden_sze": 896, "num_hidden_layers": 24, "num_attention_heads": 32}
-    file = written(tmp_path, job(model={"hfConfig": {**config, "intermediate_size": 4864, "vocab_size": 151936}}))
+    file = write_job(tmp_path, job(model={"hfConfig": {**config, "intermediate_size": 4864, "vocab_size": 151936}}))
     main(["plan", file])
     page = " ".join(capsys.readouterr().out.split())
     assert "Note: spec.model.hfConfig does not say hidden_size (4096): taken from transformers' qwen2" in page
@@ -70,24 +70,22 @@ def test_a_size_that_the_config_leaves_out_is_told(tmp_path: Path, capsys: pytes
     assert "does not say" not in capsys.readouterr().out
 
 
-def test_a_quantization_that_only_the_config_tells_of_is_not_taken_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_quantization_only_in_the_config_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {**job()["spec"]["model"]["hfConfig"], "quantization_config": {"load_in_4bit": True}}
-    main(["plan", written(tmp_path, job(model={"hfConfig": config}))])
+    main(["plan", write_job(tmp_path, job(model={"hfConfig": config}))])
     page = " ".join(capsys.readouterr().out.split())
     assert "Note: spec.model.hfConfig.quantization_config is not read: the weights are predicted as not" in page
-    main(["plan", written(tmp_path, job(model={"hfConfig": config, "peft": {"baseQuantization": "nf4"}}))])
+    main(["plan", write_job(tmp_path, job(model={"hfConfig": config, "peft": {"baseQuantization": "nf4"}}))])
     assert "quantization_config" not in capsys.readouterr().out
 
 
-def test_jobs_whose_batches_vary_in_length_are_told_of_expandable_segments(
+def test_expandable_segments_are_advised_for_batches_of_varying_lengths(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     training = {**job()["spec"]["training"], "varyingLengths": True}
     for segments, is_told in (([False], True), ([False, True], False)):
         tuning = {**job()["spec"].get("tuning", {}), "space": {"expandableSegments": segments}}
-        assert main(["plan", written(tmp_path, job(training=training, tuning=tuning))]) == 0
+        assert main(["plan", write_job(tmp_path, job(training=training, tuning=tuning))]) == 0
         page = " ".join(capsys.readouterr().out.split())
         assert ("Note: batches vary in length" in page) == is_told
         assert "sequences of up to" in page
@@ -107,22 +105,22 @@ def test_jobs_whose_batches_vary_in_length_are_told_of_expandable_segments(
         ({"model": {"hfConfig": {"model_type": "vit"}}, "training__sequenceLength": 197}, False),
     ],
 )
-def test_a_job_that_leaves_out_whether_lengths_vary_is_told_what_that_means(
+def test_leaving_out_varying_lengths_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], is_told: bool
 ) -> None:
     pod = {"spec": {"containers": [{"name": "trainer", "image": "i", "command": ["python", "train.py"]}]}}
-    file = written(tmp_path, job(**{"template": pod, "integration": "hf-trainer", **changes}))
+    file = write_job(tmp_path, job(**{"template": pod, "integration": "hf-trainer", **changes}))
     assert main(["plan", file]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert ("if batches are padded to their longest sample, training.varyingLengths: true says so" in page) is is_told
 
 
-def test_pictures_that_are_not_counted_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_that_are_not_counted_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
     vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
     gemma = {"model_type": "gemma3", "text_config": text, "vision_config": vision}
-    assert main(["plan", written(tmp_path, job(model={"hfConfig": gemma}))]) == 0
+    assert main(["plan", write_job(tmp_path, job(model={"hfConfig": gemma}))]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "pictures are not: of each picture in a micro-batch the tower keeps up to 3.9 GiB more" in page
 
@@ -164,7 +162,7 @@ def test_a_plan_of_another_batch_is_shown_as_it_is_written(
     assert json.loads(capsys.readouterr().out)["notes"] == document["notes"]
 
 
-def test_what_a_plans_name_leaves_out_is_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_missing_from_a_plan_name_come_from_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [str(ROOT / "examples" / "qlora-24gb.yaml"), "--plan", "bf16-ddp-full-mb1x16", "--format", "json"]
     main(["estimate", *asked])
     document = json.loads(capsys.readouterr().out)
@@ -188,7 +186,7 @@ def test_a_kernel_that_the_plan_leaves_out_decides_whether_it_can_run(capsys: py
 def test_a_plan_that_the_job_does_not_allow_is_shown_with_a_note(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    narrow = written(tmp_path, job(tuning__space={"zeroStages": [2, 3], "checkpointing": ["full"]}))
+    narrow = write_job(tmp_path, job(tuning__space={"zeroStages": [2, 3], "checkpointing": ["full"]}))
     told = (
         "the operator would not choose this plan: sharding z1 (ZeRO stage 1) is not among tuning.space.zeroStages "
         "[2, 3]; checkpointing selective is not among tuning.space.checkpointing [full]"
@@ -204,7 +202,7 @@ def test_beside_a_fixed_plan_any_other_is_one_that_the_operator_would_not_choose
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tuned = {"mode": "Fixed", "plan": "bf16-z3-full-mb4x8-exp", "space": {"offload": ["optimizer"]}}
-    fixed = written(tmp_path, job(tuning=tuned))
+    fixed = write_job(tmp_path, job(tuning=tuned))
     for plan, notes in (
         ("bf16-z3-full-mb4x8-exp", []),
         ("bf16-z3-full-mb4x8",
@@ -248,9 +246,9 @@ def test_a_picture_names_no_plans_that_it_does_not_show(tmp_path: Path, capsys: 
     # On 8 GiB nothing fits, and the picture ends at 1.25 times what the smallest plan takes.
     small = job(training__globalBatchSize=8, resources={"gpusPerNode": 8, "gpuMemory": "8Gi"})
     path = tmp_path / "memory.svg"
-    assert main(["plan", written(tmp_path, small), "--plot", str(path)]) == 1
+    assert main(["plan", write_job(tmp_path, small), "--plot", str(path)]) == 1
     text, page = path.read_text(), capsys.readouterr().out
-    assert re.search(r"bf16-fsdp-full-mb1x1 +needs 18\.9 GiB", page)
+    assert re.search(r"bf16-fsdp-full-mb1x1 +needs 19\.0 GiB", page)
     assert re.search(r"bf16-fsdp-sel-mb1x1 +needs 24\.8 GiB", page)
     assert ">bf16-fsdp-full<" in text
     assert ">bf16-fsdp-sel<" not in text
@@ -273,10 +271,10 @@ def test_a_picture_of_an_endless_batch_shows_a_few_micro_batches(
     assert 99_999_999 in drawn
 
 
-def test_no_plan_fits_a_small_gpu_and_the_page_says_what_would(
+def test_the_page_says_what_would_fit_a_gpu_too_small_for_every_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = written(tmp_path, job(resources={"gpusPerNode": 8, "gpuMemory": "12Gi"}))
+    small = write_job(tmp_path, job(resources={"gpusPerNode": 8, "gpuMemory": "12Gi"}))
     assert main(["plan", small]) == 1
     page = capsys.readouterr().out
     for part in ("No plan fits. Smallest: ", "the GPU's memory ends here", "What would help", "use GPUs with at least"):
@@ -290,11 +288,9 @@ def test_no_plan_fits_a_small_gpu_and_the_page_says_what_would(
 
 
 @pytest.mark.parametrize("command", [["plan"], ["explain"], ["estimate", "--plan", "bf16-z3-full-mb1x32"]])
-def test_a_gpu_that_had_to_be_guessed_is_told(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_guessed_gpu_is_reported(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unknown = {"gpusPerNode": 8, "gpuMemory": "64Gi", "gpuProduct": "NVIDIA-H800"}
-    file = written(tmp_path, job(resources=unknown))
+    file = write_job(tmp_path, job(resources=unknown))
     main([*command, file])
     page = " ".join(capsys.readouterr().out.split())
     assert "on 8 × GPU of 64.0 GiB (not known by name; speed as of the a100-80gb), 256" in page
@@ -346,8 +342,8 @@ GENERATING = {
 }
 
 
-def test_a_job_that_generates_is_told_what_its_cache_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, job(training__evaluation=GENERATING))
+def test_the_page_shows_the_memory_left_for_a_kv_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_job(tmp_path, job(training__evaluation=GENERATING))
     asked = "--plan", "bf16-z3-full-mb4x8"
     for command, *words in (("plan",), ("estimate", *asked), ("explain", *asked)):
         main([command, path, *words])
@@ -368,27 +364,27 @@ def test_an_encoder_decoder_caches_its_targets_and_its_source(
     training = {"sequenceLength": 512, "targetLength": 128, "globalBatchSize": 8}
     evaluation = {"batchSize": 8, "generates": True}
     asked = job(model={"hfConfig": {"model_type": "t5"}}, training=training, training__evaluation=evaluation)
-    main(["estimate", written(tmp_path, asked), "--plan", "bf16-z3-full-mb1x1", "--format", "json"])
+    main(["estimate", write_job(tmp_path, asked), "--plan", "bf16-z3-full-mb1x1", "--format", "json"])
     # Six layers of 512 keys and values, 2 bytes each.
     cached = 8 * (128 + 512) * 6 * 2 * 512 * 2
     assert json.loads(capsys.readouterr().out)["generation"]["kvCacheBytes"] == cached
 
 
-def test_a_job_that_generates_nothing_has_no_such_section(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_generation_there_is_no_kv_cache_section(capsys: pytest.CaptureFixture[str]) -> None:
     main(["estimate", DENSE, "--plan", "bf16-z3-full-mb4x8"])
     assert "KV cache" not in capsys.readouterr().out
 
 
 def test_a_model_that_cannot_generate_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bert = job(model__hfConfig={"model_type": "bert"}, training__evaluation=GENERATING)
-    assert "spec.training.evaluation.generates: a model of kind encoder" in refused(
-        capsys, "plan", written(tmp_path, bert)
+    assert "spec.training.evaluation.generates: a model of kind encoder" in refusal_message(
+        capsys, "plan", write_job(tmp_path, bert)
     )
 
 
 def test_mode_fixed_shows_the_plan_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fixed = job(tuning__mode="Fixed", tuning__plan="bf16-z3-full-mb4x8")
-    assert main(["plan", written(tmp_path, fixed), "--format", "json"]) == 0
+    assert main(["plan", write_job(tmp_path, fixed), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [plan["plan"] for plan in document["fitting"]] == ["bf16-z3-full-mb4x8"]
     assert document["dropped"] == document["uncertain"] == []
@@ -404,7 +400,7 @@ def asking_for_offload(**resources: object) -> dict[str, object]:
 def test_plans_that_offload_more_than_the_templates_limit_are_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tight = written(tmp_path, asking_for_offload(limits={"memory": "64Gi"}))
+    tight = write_job(tmp_path, asking_for_offload(limits={"memory": "64Gi"}))
     assert main(["plan", tight, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     dropped = {each["plan"]: each["reason"] for each in document["dropped"]}
@@ -413,14 +409,14 @@ def test_plans_that_offload_more_than_the_templates_limit_are_dropped(
     assert not [each for each in document["fitting"] if each["plan"].endswith("-oopt")]
     main(["plan", tight])
     assert needs in " ".join(capsys.readouterr().out.split())
-    assert main(["plan", written(tmp_path, asking_for_offload()), "--format", "json"]) == 0
+    assert main(["plan", write_job(tmp_path, asking_for_offload()), "--format", "json"]) == 0
     assert [each for each in json.loads(capsys.readouterr().out)["fitting"] if each["plan"].endswith("-oopt")]
 
 
 def test_the_estimate_of_a_plan_whose_host_is_too_small_says_that_it_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tight = written(tmp_path, asking_for_offload(limits={"memory": "64Gi"}))
+    tight = write_job(tmp_path, asking_for_offload(limits={"memory": "64Gi"}))
     asked = ["estimate", tight, "--plan", "bf16-z2-full-mb1x32-oopt"]
     assert main(asked) == 1
     page = capsys.readouterr().out

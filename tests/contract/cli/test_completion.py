@@ -70,12 +70,12 @@ def test_bash_completes_values(words: list[str], offered: list[str], capsys: pyt
     assert ended.stdout.split() == offered, ended.stderr
 
 
-def test_zsh_is_told_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_completes_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "zsh"])
     assert ":NAME:(b300-270gb b200-180gb " in capsys.readouterr().out
 
 
-def test_fish_is_told_the_gpus_and_completes_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fish_completes_gpus_and_files(capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "fish"])
     lines = [line for line in capsys.readouterr().out.splitlines() if "'_shtab_memtune_using plan" in line]
     assert any(" -l gpu " in line and '"b300-270gb b200-180gb ' in line for line in lines)

@@ -23,7 +23,7 @@ from memtune_cli.input.emulated_forks import started
 from memtune_cli.input.emulated_job import EmulationRefusedError, _run, prepare
 from memtune_cli.main import main
 from memtune_cli.views import json_output
-from memtune_cli.views.emulate_page import page
+from memtune_cli.views.emulate_page import page_of_job
 from memtune_cli.views.screen import Screen
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -43,7 +43,7 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
             {"line": "no line of Python", "within": "", "phase": "backward", "tensors": 3, "bytes": 600 << 20},
         ],
     }  # fmt: skip
-    told = {
+    variables = {
         "plan": plan, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 12.3, "steps": 3,
         "peakBytes": {"allocated": 63 * _GIB, "active": 64 * _GIB, "reserved": 66 * _GIB, "device": 68 * _GIB},
         "allocatorRetries": 0,
@@ -63,7 +63,7 @@ def result(plan: str, **changes: Any) -> dict[str, Any]:
         "values": [{"file": "/home/me/train.py", "line": 30, "value": "made up", "sizes": False, "times": 3}],
         "torch": "2.13.0+cu130", "history": history,
     }  # fmt: skip
-    return {**told, **changes}
+    return {**variables, **changes}
 
 
 def nothing(plan: str, **changes: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def told() -> tuple[Any, dict[str, Any]]:
 def golden() -> dict[str, str]:
     """Return the expected text of each golden file."""
     case, found = told()
-    shown = "\n".join([*page(Screen(110, colours=False, unicode=True), case, found), ""])
+    shown = "\n".join([*page_of_job(Screen(110, colours=False, unicode=True), case, found), ""])
     return {"emulate-job.txt": shown, "emulate-job.json": json_output.dump(found, "json") + "\n"}
 
 
@@ -116,7 +116,7 @@ def test_the_page_says_why_the_operations_tell_no_time(plan: str, sizes: bool, r
     values = [{"file": "train.py", "line": 30, "value": "made up", "sizes": sizes, "times": 3}]
     document = _document(case, [result(plan, values=values, stepSeconds=None)])
     assert document["plans"][0]["stepSeconds"] is None
-    shown = "\n".join(page(Screen(110, colours=False, unicode=True), case, document))
+    shown = "\n".join(page_of_job(Screen(110, colours=False, unicode=True), case, document))
     assert f"  Its operations tell no time of a step: {reason}.\n" in shown
     assert "By its operations" not in shown
 
@@ -172,12 +172,14 @@ def test_a_command_that_cannot_be_started_is_refused_with_its_reason(tmp_path: P
 
 
 @pytest.mark.parametrize(("ends", "seconds", "code"), [("sys.exit(3)", 20, 3), ("time.sleep(60)", 2, None)])
-def test_the_output_of_a_command_is_shown_without_the_report(
-    ends: str, seconds: int, code: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_output_of_a_command_is_passed_on_without_the_report(
+    ends: str, seconds: int, code: int | None, tmp_path: Path
 ) -> None:
     report = f"{LOG_MARK}{{}}"
-    script = f"import sys, time; print('step 1', flush=True); print({report!r}, flush=True); print('end', flush=True); "
+    script = (
+        f"import sys, time; print('step 1', flush=True); print({report!r}, flush=True); print('end', file=sys.stderr); "
+    )
     process = started([sys.executable, "-c", script + ends], dict(os.environ), tmp_path)
-    assert _run(process, seconds) == code
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "step 1\nend\n")
+    said: list[str] = []
+    assert _run(process, seconds, said.append) == code
+    assert said == ["step 1\n", "end\n"]

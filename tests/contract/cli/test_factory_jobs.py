@@ -65,17 +65,17 @@ def test_a_factory_is_traced_and_predicted_on_this_machine(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("factory", "told"),
+    ("factory", "expected"),
     [
         ("factories:data_dependent", "tracing stopped in Choosing, operator aten.index.Tensor"),
         ("nowhere:build", "there is no module nowhere; let it be in the working directory"),
     ],
 )
-def test_a_factory_that_cannot_be_traced_is_told(factory: str, told: str, tmp_path: Path) -> None:
+def test_a_factory_that_cannot_be_traced_is_reported(factory: str, expected: str, tmp_path: Path) -> None:
     code, said, status = predicted(job(tmp_path, factory))
     assert code == 1, said
     assert (status["phase"], status["trace"]["verdict"]) == ("Failed", "user-error")
-    assert told in status["message"]
+    assert expected in status["message"]
     (failed,) = [each for each in status["conditions"] if each["type"] == "Failed"]
     assert failed["reason"] == "NotTraced"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_jobs import refused, written
+from cli_jobs import refusal_message, write_job
+from job_with_history import NAME, ended_well, job_with_history, still_probing
 from tiny_rehearsal import tiny_rehearsal
-from told_job import NAME, ended_well, still_probing, told_job
 
 from memtune.controller import Observed
 from memtune.wire.report import Ending, Report
@@ -44,7 +44,7 @@ def state(tmp_path: Path) -> str:
     (run / "ended.json").write_text(json.dumps({"code": 85, "at": 2.0}))
     died = Report(Ending.DEVICE_OOM, 85, rank=5, message="no more memory")
     (run / "message").write_text(json.dumps(died.to_json()))
-    return kept(directory, told_job())
+    return kept(directory, job_with_history())
 
 
 def test_status_is_a_page_or_a_document(state: str, capsys: Captured) -> None:
@@ -58,7 +58,7 @@ def test_status_is_a_page_or_a_document(state: str, capsys: Captured) -> None:
     assert (document["command"], document["status"]["phase"]) == ("status", "Running")
 
 
-def test_what_comes_next_is_told_while_somebody_is_at_work(state: str, capsys: Captured) -> None:
+def test_the_next_step_is_shown_while_a_process_works_on_the_job(state: str, capsys: Captured) -> None:
     with (Path(state) / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["status", "--state", state]) == 0
@@ -68,10 +68,10 @@ def test_what_comes_next_is_told_while_somebody_is_at_work(state: str, capsys: C
 @pytest.mark.parametrize(
     "job",
     [
-        told_job(),
+        job_with_history(),
         still_probing(),
         ended_well(),
-        *(told_job(phase=phase) for phase in ("Pending", "Suspended", "Failed")),
+        *(job_with_history(phase=phase) for phase in ("Pending", "Suspended", "Failed")),
     ],
 )
 def test_its_pages_name_nothing_that_only_a_cluster_has(job: dict[str, Any], tmp_path: Path, capsys: Captured) -> None:
@@ -91,7 +91,7 @@ def test_the_failing_rank_comes_first(state: str, capsys: Captured) -> None:
     )
     assert main(["logs", "--state", state, "--follow", "--rank", "4"]) == 0
     assert capsys.readouterr().out == "[rank 4] fine\n"
-    assert f"the log of {NAME}-probe-2 is gone" in refused(capsys, "logs", "--state", state, "--run", "probe-2")
+    assert f"the log of {NAME}-probe-2 is gone" in refusal_message(capsys, "logs", "--state", state, "--run", "probe-2")
 
 
 def test_a_run_that_goes_on_is_followed(state: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,42 +112,44 @@ def test_a_run_that_goes_on_is_followed(state: str, capsys: Captured, monkeypatc
 
 
 @pytest.mark.parametrize("command", ["status", "report", "logs"])
-def test_a_job_has_one_place(command: str, state: str, tmp_path: Path, capsys: Captured) -> None:
-    assert "give the NAME of a job on a cluster, or --state DIR" in refused(capsys, command)
-    assert "NAME is for one on a cluster" in refused(capsys, command, NAME, "--state", state)
-    assert "-n and --context are for" in refused(capsys, command, "-n", "a", "--context", "b", "--state", state)
+def test_a_job_is_either_local_or_on_a_cluster(command: str, state: str, tmp_path: Path, capsys: Captured) -> None:
+    assert "give the NAME of a job on a cluster, or --state DIR" in refusal_message(capsys, command)
+    assert "NAME is for one on a cluster" in refusal_message(capsys, command, NAME, "--state", state)
+    assert "-n and --context are for" in refusal_message(capsys, command, "-n", "a", "--context", "b", "--state", state)
     empty = tmp_path / "empty"
-    assert f"--state: {empty} holds no job of memtune run" in refused(capsys, command, "--state", str(empty))
+    assert f"--state: {empty} holds no job of memtune run" in refusal_message(capsys, command, "--state", str(empty))
 
 
 @pytest.mark.parametrize("command", ["status", "report", "logs", "watch"])
-def test_who_names_a_job_of_this_machine_as_one_on_a_cluster_is_told_how_to_name_it(
+def test_a_local_job_named_like_one_on_a_cluster_is_explained(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("HOME", "KUBECONFIG"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     Path(".memtune").mkdir()
-    kept(Path(".memtune") / NAME, told_job())
+    kept(Path(".memtune") / NAME, job_with_history())
     for name in (NAME, f".memtune/{NAME}"):
-        assert f"--state .memtune/{NAME}" in refused(capsys, command, name)
-    assert "--state" not in refused(capsys, command, "another")
+        assert f"--state .memtune/{NAME}" in refusal_message(capsys, command, name)
+    assert "--state" not in refusal_message(capsys, command, "another")
 
 
-def test_nobody_is_asked_for_metrics_that_are_not_served(state: str, capsys: Captured) -> None:
-    assert "--prometheus is for one on a cluster" in refused(capsys, "report", "--state", state, "--prometheus", "x")
+def test_unserved_metrics_are_not_requested(state: str, capsys: Captured) -> None:
+    assert "--prometheus is for one on a cluster" in refusal_message(
+        capsys, "report", "--state", state, "--prometheus", "x"
+    )
 
 
-def test_who_calls_again_after_the_end_is_told_that_nothing_is_run(tmp_path: Path, capsys: Captured) -> None:
+def test_a_call_after_the_end_says_that_nothing_runs(tmp_path: Path, capsys: Captured) -> None:
     job = tiny_rehearsal(4)
-    file, state = written(tmp_path, job), tmp_path / "state"
+    file, state = write_job(tmp_path, job), tmp_path / "state"
     state.mkdir()
     ended = {**job, "metadata": {**job["metadata"], "uid": "u", "generation": 1}, "status": ended_well()["status"]}
     ended["spec"] = {**job["spec"], "runner": {"python": "/some/python"}}
     (state / "job.json").write_text(json.dumps(ended))
     assert main(["run", file, "--state", str(state)]) == 0
     said = capsys.readouterr().out
-    assert f"an earlier call, and nothing is run now; to begin anew, give another --state, or remove {state}" in said
+    assert f"an earlier call, and nothing is run now; to start over, give another --state, or remove {state}" in said
 
 
 def test_a_price_that_is_given_after_the_end_is_shown_with_the_result(tmp_path: Path, capsys: Captured) -> None:
@@ -157,7 +159,7 @@ def test_a_price_that_is_given_after_the_end_is_shown_with_the_result(tmp_path: 
     accepted = {**job["metadata"], "uid": "u", "generation": 1}
     (state / "job.json").write_text(json.dumps({**job, "metadata": accepted, "status": ended_well()["status"]}))
     job["spec"]["resources"]["gpuHourPrice"] = 0.5
-    assert main(["run", written(tmp_path, job), "--state", str(state)]) == 0
+    assert main(["run", write_job(tmp_path, job), "--state", str(state)]) == 0
     assert "nothing is run now" in capsys.readouterr().out
     assert json.loads((state / "job.json").read_text())["status"]["gpuHourPrice"] == 0.5
 
@@ -172,9 +174,9 @@ def test_the_result_of_another_job_is_not_given_for_that_of_an_edited_one(
     before = {**job, "metadata": accepted, "status": {"phase": phase, "message": "there is no script looop.py"}}
     (state / "job.json").write_text(json.dumps(before))
     job["spec"] = {**job["spec"], "training": {**job["spec"]["training"], "globalBatchSize": 8}}
-    said = refused(capsys, "run", written(tmp_path, job), "--state", str(state))
+    said = refusal_message(capsys, "run", write_job(tmp_path, job), "--state", str(state))
     assert f"{phase}: there is no script looop.py" in said
-    what_to_do = f"to begin anew, give another --state, or remove {state}"
+    what_to_do = f"to start over, give another --state, or remove {state}"
     assert f"memtune: nothing was run, because the job was edited after it had ended; {what_to_do}. The earlier" in said
     assert json.loads((state / "job.json").read_text()) == before
 
@@ -186,14 +188,14 @@ def test_a_state_that_was_edited_by_hand_is_refused_and_kept(text: str, tmp_path
     state = tmp_path / "state"
     state.mkdir()
     (state / "job.json").write_text(text)
-    for words in (["run", written(tmp_path, tiny_rehearsal(4))], ["status"]):
-        said = refused(capsys, *words, "--state", str(state))
-        assert f"{state}/job.json is not as memtune run left it; put it back, or remove {state} to begin anew" in said
+    for words in (["run", write_job(tmp_path, tiny_rehearsal(4))], ["status"]):
+        said = refusal_message(capsys, *words, "--state", str(state))
+        assert f"{state}/job.json is not as memtune run left it; restore it, or remove {state} to start over" in said
     assert (state / "job.json").read_text() == text
 
 
-def test_who_interrupts_a_training_is_told_what_it_goes_on_from(tmp_path: Path, capsys: Captured) -> None:
-    kept(tmp_path, job := told_job(phase="Suspended"))
+def test_interrupting_a_training_shows_its_checkpoint(tmp_path: Path, capsys: Captured) -> None:
+    kept(tmp_path, job := job_with_history(phase="Suspended"))
 
     async def interrupt() -> int:
         screen = _Screen(tmp_path)

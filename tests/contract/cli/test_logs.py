@@ -8,9 +8,20 @@ import sys
 from typing import Any
 
 import pytest
-from api_answers import BATCH_JOBS, JOB, JOB_SETS, POD, PODS, ApiServer, answer_with_a_job_set, found, listed, refusal
-from cli_jobs import refused
-from told_job import NAME, told_job
+from cli_jobs import refusal_message
+from fake_api_server import (
+    BATCH_JOBS,
+    JOB,
+    JOB_SETS,
+    POD,
+    PODS,
+    ApiServer,
+    answer_with_a_job_set,
+    found,
+    listed,
+    refusal,
+)
+from job_with_history import NAME, job_with_history
 
 from memtune.wire.report import LOG_MARK, Ending, Report
 from memtune_cli.main import main
@@ -53,7 +64,7 @@ def test_the_failing_rank_comes_first(server: ApiServer, flags: Flags, capsys: C
 
 
 @pytest.mark.parametrize(("asked", "words"), [("log", []), ("log?follow", ["--follow"])], ids=["whole", "followed"])
-def test_the_report_for_programs_is_not_among_what_people_read(
+def test_the_machine_readable_report_is_not_in_the_log_of_people(
     server: ApiServer, flags: Flags, capsys: Captured, asked: str, words: list[str]
 ) -> None:
     server.answer(PODS, listed(pod(2, running={})))
@@ -62,8 +73,8 @@ def test_the_report_for_programs_is_not_among_what_people_read(
     assert capsys.readouterr().out == "[rank 0] done\n"
 
 
-def test_of_two_nodes_the_failing_one_comes_first(server: ApiServer, flags: Flags, capsys: Captured) -> None:
-    job = told_job()
+def test_the_failing_one_of_two_nodes_comes_first(server: ApiServer, flags: Flags, capsys: Captured) -> None:
+    job = job_with_history()
     job["spec"]["resources"] |= {"nodes": 2, "gpusPerNode": 4}
     server.answer(JOB, found(job))
     server.answer(PODS, listed(pod(1, 0, terminated={"exitCode": 1}), pod(1, 1, **died(85, rank=6))))
@@ -78,7 +89,7 @@ def test_of_two_nodes_the_failing_one_comes_first(server: ApiServer, flags: Flag
     assert capsys.readouterr().out == "[rank 2] said\n"
 
 
-def test_pods_of_a_job_set_are_found_by_the_chain_of_their_owners(
+def test_pods_of_a_job_set_are_found_through_their_owner_references(
     server: ApiServer, flags: Flags, capsys: Captured
 ) -> None:
     answer_with_a_job_set(server, JOB)
@@ -86,7 +97,7 @@ def test_pods_of_a_job_set_are_found_by_the_chain_of_their_owners(
     assert main(["logs", NAME, *flags]) == 0
     assert capsys.readouterr().out == "[rank 0] step 1\n"
     server.answer(JOB_SETS, refusal(403, 'User "eve" cannot list resource "jobsets"'))
-    assert 'cannot list resource "jobsets"' in refused(capsys, "logs", NAME, *flags)
+    assert 'cannot list resource "jobsets"' in refusal_message(capsys, "logs", NAME, *flags)
 
 
 def test_plain_pods_need_no_right_to_see_jobs(server: ApiServer, flags: Flags) -> None:
@@ -101,14 +112,32 @@ def test_a_run_that_goes_on_is_followed(
 ) -> None:
     monkeypatch.setattr("memtune_cli.commands.logs._LOOK_AGAIN_SECONDS", 0.0)
     server.answer(PODS, listed(pod(1, **died(85, rank=5)), pod(2, running={})))
-    waiting = refusal(400, 'container "trainer" in pod "x" is waiting to start: PodInitializing')
+    waiting = refusal(400, "bad request")
+    server.answer(f"{PODS}/{NAME}-train-2-0", found(pod(2, waiting={})), found(pod(2, running={})))
     long_line = "x" * 300_000
-    server.answer(f"{PODS}/{NAME}-train-2-0/log?follow", waiting, (200, f"[rank 0] step 1\n{long_line}"))
+    server.answer(f"{PODS}/{NAME}-train-2-0/log?follow", waiting, waiting, (200, f"[rank 0] step 1\n{long_line}"))
     assert main(["logs", NAME, *flags, "--follow"]) == 0
     assert capsys.readouterr().out == f"[rank 0] step 1\n{long_line}\n"
 
 
-def test_what_the_output_cannot_write_is_replaced(
+EVICTED = {**pod(2, running={}), "status": {"phase": "Failed", "reason": "Evicted"}}
+OF_OTHER_CONTAINERS = {**EVICTED, "spec": {"containers": [{"name": "another"}]}, "status": {"phase": "Pending"}}
+
+
+@pytest.mark.parametrize(
+    "about", [pod(2, running={}), EVICTED, OF_OTHER_CONTAINERS], ids=["running", "evicted", "other"]
+)
+def test_a_log_that_a_container_will_never_have_ends_the_command(
+    server: ApiServer, flags: Flags, capsys: Captured, monkeypatch: pytest.MonkeyPatch, about: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("memtune_cli.commands.logs._LOOK_AGAIN_SECONDS", 0.0)
+    server.answer(PODS, listed(pod(2, running={})))
+    server.answer(f"{PODS}/{NAME}-train-2-0", found(about))
+    server.answer(f"{PODS}/{NAME}-train-2-0/log?follow", refusal(400, "its log is gone"))
+    assert "its log is gone" in refusal_message(capsys, "logs", NAME, *flags, "--follow")
+
+
+def test_characters_that_the_output_cannot_encode_are_replaced(
     server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = io.BytesIO()
@@ -121,10 +150,12 @@ def test_what_the_output_cannot_write_is_replaced(
 
 def test_logs_that_cannot_be_shown_are_explained(server: ApiServer, flags: Flags, capsys: Captured) -> None:
     server.answer(PODS, listed(pod(2, waiting={})))
-    assert "has no run train-9; its runs are: probe-1, " in refused(capsys, "logs", NAME, *flags, "--run", "train-9")
-    assert "the pods of llama-7b-train-1 are gone" in refused(capsys, "logs", NAME, *flags, "--run", "train-1")
-    assert "has ranks 0 to 7, not 8" in refused(capsys, "logs", NAME, *flags, "--rank", "8")
+    assert "has no run train-9; its runs are: probe-1, " in refusal_message(
+        capsys, "logs", NAME, *flags, "--run", "train-9"
+    )
+    assert "the pods of llama-7b-train-1 are gone" in refusal_message(capsys, "logs", NAME, *flags, "--run", "train-1")
+    assert "has ranks 0 to 7, not 8" in refusal_message(capsys, "logs", NAME, *flags, "--rank", "8")
     server.answer(f"{PODS}/{NAME}-train-2-0/log", refusal(400, 'container "trainer" is waiting to start'))
-    assert "is waiting to start" in refused(capsys, "logs", NAME, *flags)
-    server.answer(JOB, found(told_job(probes=None, attempts=None)))
-    assert "has started no run yet" in refused(capsys, "logs", NAME, *flags)
+    assert "is waiting to start" in refusal_message(capsys, "logs", NAME, *flags)
+    server.answer(JOB, found(job_with_history(probes=None, attempts=None)))
+    assert "has started no run yet" in refusal_message(capsys, "logs", NAME, *flags)

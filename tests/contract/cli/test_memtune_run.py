@@ -64,11 +64,11 @@ def told_once(said: str) -> None:
 
 def processes_of(state: Path) -> list[str]:
     """Return the running processes with this state directory in their variables."""
-    told = str(state).encode()
+    expected = str(state).encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if told in (process / "environ").read_bytes():
+            if expected in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue  # it has ended since
@@ -114,7 +114,7 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-def test_a_reader_that_goes_away_ends_what_runs(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_runs(tmp_path: Path) -> None:
     """As in `memtune run job.yaml | head -1`: nothing more is said, on stderr neither."""
     file, state = job(tmp_path), tmp_path / "state"
     process = subprocess.Popen(
@@ -136,7 +136,7 @@ def test_a_reader_that_goes_away_ends_what_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-def test_a_terminal_that_is_closed_ends_what_runs(tmp_path: Path) -> None:
+def test_a_closed_terminal_ends_the_runs(tmp_path: Path) -> None:
     """Nothing can be printed any more: the terminal is gone."""
     file, state = job(tmp_path), tmp_path / "state"
     terminal, inner = pty.openpty()
@@ -177,7 +177,7 @@ def test_on_a_full_disk_an_interruption_still_ends_everything_and_the_next_call_
 
 
 @pytest.mark.parametrize("garbage", [None, "{}", "not even JSON"], ids=["removed", "emptied", "overwritten"])
-def test_whatever_became_of_the_state_an_interruption_ends_everything(tmp_path: Path, garbage: str | None) -> None:
+def test_an_interruption_ends_everything_though_the_state_is_broken(tmp_path: Path, garbage: str | None) -> None:
     state = tmp_path / "state"
     process = start(job(tmp_path))
     wait_for(state / "runs" / "tiny-probe-1" / "process.json", process)
@@ -194,7 +194,7 @@ def test_whatever_became_of_the_state_an_interruption_ends_everything(tmp_path: 
     assert processes_of(state) == []
 
 
-def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:
+def test_requests_beyond_one_machine_are_refused(tmp_path: Path) -> None:
     process = start(job(tmp_path, resources={"nodes": 2, "gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"}))
     said, _ = process.communicate(timeout=_SECONDS)
     assert process.returncode == 1
@@ -211,7 +211,7 @@ def test_a_job_that_is_suspended_is_not_waited_for(tmp_path: Path) -> None:
     assert second.returncode == 0, said
 
 
-def test_a_job_that_is_none_is_refused_with_its_field(tmp_path: Path) -> None:
+def test_an_invalid_job_is_refused_with_its_field(tmp_path: Path) -> None:
     process = start(job(tmp_path, training={"globalBatchSize": 0, "sequenceLength": 16}))
     said, _ = process.communicate(timeout=_SECONDS)
     assert process.returncode == 2

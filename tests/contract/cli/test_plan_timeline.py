@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_jobs import job, refused, written
+from cli_jobs import job, refusal_message, write_job
 from warm_environment import tracing_python
 
 from memtune.wire.trace import loads
@@ -25,7 +25,7 @@ SENTENCE = (
 
 
 def small_job(folder: Path, **changes: object) -> str:
-    return written(folder, job(**{"model": {"hfConfig": CONFIG}, "training__sequenceLength": LENGTH, **changes}))
+    return write_job(folder, job(**{"model": {"hfConfig": CONFIG}, "training__sequenceLength": LENGTH, **changes}))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -79,29 +79,29 @@ def test_json_is_as_it_is_without_a_picture(trace: str, tmp_path: Path, capsys: 
     assert (tmp_path / "step.svg").read_text().startswith("<?xml")
 
 
-def test_what_a_trace_says_of_its_model(trace: str) -> None:
+def test_the_page_describes_the_traced_model(trace: str) -> None:
     traced = loads(Path(trace).read_text())
     assert traced.blocks == 2
     assert traced.assumed == ("no row holds several sequences, which would need a mask in attention",)
 
 
-def test_bad_input_is_told(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_reported(trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = str(tmp_path / "step.html")
     longer = small_job(tmp_path, training__sequenceLength=64)
-    told = refused(capsys, "plan", longer, "--timeline", page, "--trace", trace)
-    assert "was traced with 32 tokens a row, and the job has 64; trace again with --sequence-length 64" in told
+    message = refusal_message(capsys, "plan", longer, "--timeline", page, "--trace", trace)
+    assert "was traced with 32 tokens a row, and the job has 64; trace again with --sequence-length 64" in message
     wider = small_job(tmp_path, model={"hfConfig": {**CONFIG, "hidden_size": 128}})
-    told = refused(capsys, "plan", wider, "--timeline", page, "--trace", trace)
-    assert "parameters (LlamaForCausalLM), and the job describes" in told
+    message = refusal_message(capsys, "plan", wider, "--timeline", page, "--trace", trace)
+    assert "parameters (LlamaForCausalLM), and the job describes" in message
     adapted = small_job(tmp_path, model={"hfConfig": CONFIG, "peft": {"method": "lora", "rank": 8}})
-    told = refused(capsys, "plan", adapted, "--timeline", page)
-    assert "its model has an adapter; trace your code with memtune trace MODULE:FACTORY" in told
+    message = refusal_message(capsys, "plan", adapted, "--timeline", page)
+    assert "its model has an adapter; trace your code with memtune trace MODULE:FACTORY" in message
     odd = small_job(tmp_path, model={"hfConfig": {**CONFIG, "rms_norm_eps": "small"}})
-    told = refused(capsys, "plan", odd, "--timeline", page)
-    assert told.startswith("memtune: spec.model.hfConfig: transformers makes no model of this config: ")
-    assert str(tmp_path.parent) not in told
-    assert "give --timeline FILE with it" in refused(capsys, "plan", small_job(tmp_path), "--trace", trace)
+    message = refusal_message(capsys, "plan", odd, "--timeline", page)
+    assert message.startswith("memtune: spec.model.hfConfig: transformers makes no model of this config: ")
+    assert str(tmp_path.parent) not in message
+    assert "give --timeline FILE with it" in refusal_message(capsys, "plan", small_job(tmp_path), "--trace", trace)
     nowhere = str(tmp_path / "nowhere" / "step.html")
-    told = refused(capsys, "plan", small_job(tmp_path), "--timeline", nowhere, "--trace", trace)
-    assert f"--timeline: {nowhere} cannot be written" in told
+    message = refusal_message(capsys, "plan", small_job(tmp_path), "--timeline", nowhere, "--trace", trace)
+    assert f"--timeline: {nowhere} cannot be written" in message
     assert not Path(page).exists()

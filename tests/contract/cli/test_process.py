@@ -46,7 +46,7 @@ def test_the_parser_alone_imports_neither_pydantic_nor_yaml() -> None:
         ("shtab", ["completion", "bash"]),
     ],
 )
-def test_what_is_not_installed_is_named(package: str, arguments: list[str]) -> None:
+def test_missing_packages_are_named(package: str, arguments: list[str]) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None\nfrom memtune_cli.main import main\nsys.exit(main({arguments!r}))"
     )
@@ -56,7 +56,7 @@ def test_what_is_not_installed_is_named(package: str, arguments: list[str]) -> N
     assert (ended.returncode, ended.stderr) == (2, told)
 
 
-def test_a_full_disk_is_told_and_a_closed_output_is_no_error() -> None:
+def test_a_full_disk_is_reported_and_a_closed_output_is_no_error() -> None:
     started = "import os, sys; from memtune_cli.main import main\n"
     full = _run(f"{started}os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nsys.exit(main(['plan', {DENSE!r}]))")
     assert (full.returncode, full.stderr) == (

@@ -93,7 +93,7 @@ def test_a_limit_needs_no_baseline(pytester: pytest.Pytester, emulation: Emulati
     )
 
 
-def test_what_processes_of_the_command_took_beside_the_peak_is_told(
+def test_the_memory_of_other_processes_is_shown_beside_the_peak(
     pytester: pytest.Pytester, emulation: Emulation
 ) -> None:
     emulation.others = [
@@ -139,7 +139,7 @@ def test_a_tolerance_is_a_share(pytester: pytest.Pytester, tolerance: str) -> No
 @pytest.mark.parametrize(
     ("options", "sentence"), [("metric='peak'", "use one of"), ("at_most='lots'", "not a quantity")]
 )
-def test_what_no_peak_can_be_is_an_error(pytester: pytest.Pytester, options: str, sentence: str) -> None:
+def test_an_impossible_peak_is_an_error(pytester: pytest.Pytester, options: str, sentence: str) -> None:
     pytester.makepyfile(_TEST.format(options=f", {options}"))
     pytester.runpytest(*_PLUGIN).stdout.fnmatch_lines([f"E*{sentence}*"])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_jobs import DENSE, job, refused, written
+from cli_jobs import DENSE, job, refusal_message, write_job
 
 from memtune_cli.input.job_documents import job_document
 from memtune_cli.main import main
@@ -50,8 +50,8 @@ from memtune_cli.main import main
 def test_a_wrong_field_is_named_with_its_path(
     changes: dict[str, Any], messages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = written(tmp_path, job(**changes))
-    error = refused(capsys, "plan", file)
+    file = write_job(tmp_path, job(**changes))
+    error = refusal_message(capsys, "plan", file)
     assert all(message in error for message in [file, *messages])
 
 
@@ -75,30 +75,30 @@ def test_a_wrong_field_is_named_with_its_path(
 def test_a_file_that_is_no_job_is_refused(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in refused(capsys, "plan", written(tmp_path, text))
+    assert message in refusal_message(capsys, "plan", write_job(tmp_path, text))
 
 
-def test_aliases_that_double_and_double_end_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exponential_yaml_aliases_are_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters = "abcdefghijklmnop"
     lines = [f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]" for before, after in itertools.pairwise(letters)]
-    assert "its aliases stand for more" in refused(capsys, "plan", written(tmp_path, "\n".join(["a: &a [x]", *lines])))
+    assert "its aliases stand for more" in refusal_message(
+        capsys, "plan", write_job(tmp_path, "\n".join(["a: &a [x]", *lines]))
+    )
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000, '{"a": ' * 600 + "1" + "}" * 600])
-def test_what_is_nested_without_end_is_refused_with_its_place(
+def test_endless_nesting_is_refused_with_its_place(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = refused(capsys, "plan", written(tmp_path, text))
+    error = refusal_message(capsys, "plan", write_job(tmp_path, text))
     assert re.search(r"job\.yaml:1:\d+: this is not YAML that a job can be read from: it is nested deeper than", error)
 
 
 @pytest.mark.parametrize("label", ["\U0001f600", "a very long label " * 100])
-def test_json_is_read_where_yaml_would_not_have_it(
-    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_that_is_no_valid_yaml_is_read(label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # json writes the first as two escapes, which YAML accepts only one by one; YAML keys end at 1,024 characters.
     config = {**job()["spec"]["model"]["hfConfig"], "label2id": {label: 0}}
-    assert main(["plan", written(tmp_path, json.dumps(job(model={"hfConfig": config})))]) == 0
+    assert main(["plan", write_job(tmp_path, json.dumps(job(model={"hfConfig": config})))]) == 0
     capsys.readouterr()
 
 
@@ -106,12 +106,12 @@ def test_a_field_that_json_gives_twice_is_refused_with_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = json.dumps(job()).replace('"globalBatchSize"', '"globalBatchSize": 8, "globalBatchSize"')
-    assert "globalBatchSize is given twice" in refused(capsys, "plan", written(tmp_path, text))
+    assert "globalBatchSize is given twice" in refusal_message(capsys, "plan", write_job(tmp_path, text))
 
 
 def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = Path(DENSE).read_text().replace("precision: [bf16]", "precision: &p [bf16]")
-    assert main(["plan", written(tmp_path, text.replace("[deepspeed, fsdp]", "&b [deepspeed, fsdp]"))]) == 0
+    assert main(["plan", write_job(tmp_path, text.replace("[deepspeed, fsdp]", "&b [deepspeed, fsdp]"))]) == 0
     capsys.readouterr()
 
 
@@ -119,10 +119,10 @@ def test_a_models_config_is_refused_with_the_job_to_put_it_into(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.dumps(job()["spec"]["model"]["hfConfig"], indent=2)
-    error = refused(capsys, "plan", written(tmp_path, config))
+    error = refusal_message(capsys, "plan", write_job(tmp_path, config))
     assert "this is a model's config.json, not a MemoryTunedJob" in error
     around = error.partition("in place of CONFIG: ")[2]
-    assert main(["plan", written(tmp_path, around.replace("CONFIG", config))]) == 0
+    assert main(["plan", write_job(tmp_path, around.replace("CONFIG", config))]) == 0
     assert "my-job on 8 × h100-80gb" in capsys.readouterr().out
 
 
@@ -136,12 +136,12 @@ def test_numbers_are_read_as_json_writes_them(written_as: str, value: object) ->
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no such file" in refused(capsys, "plan", str(tmp_path / "none.yaml"))
-    assert "the file of the job is the empty text" in refused(capsys, "plan", "")
-    assert "this is a directory" in refused(capsys, "plan", str(tmp_path))
+    assert "there is no such file" in refusal_message(capsys, "plan", str(tmp_path / "none.yaml"))
+    assert "the file of the job is the empty text" in refusal_message(capsys, "plan", "")
+    assert "this is a directory" in refusal_message(capsys, "plan", str(tmp_path))
     binary = tmp_path / "model.bin"
     binary.write_bytes(b"\xff\xfe\x00\x01")
-    assert "not UTF-8 text" in refused(capsys, "explain", str(binary))
+    assert "not UTF-8 text" in refusal_message(capsys, "explain", str(binary))
 
 
 @pytest.mark.parametrize(
@@ -152,22 +152,24 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_a_plan_that_the_job_cannot_run_is_refused(plan: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, "estimate", DENSE, "--plan", plan)
+    assert message in refusal_message(capsys, "estimate", DENSE, "--plan", plan)
 
 
 def test_a_fixed_plan_of_another_batch_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fixed = written(tmp_path, job(tuning={"mode": "Fixed", "plan": "bf16-z3-full-mb1x2"}))
-    assert "makes 16 sequences a step on 8 GPUs" in refused(capsys, "plan", fixed)
+    fixed = write_job(tmp_path, job(tuning={"mode": "Fixed", "plan": "bf16-z3-full-mb1x2"}))
+    assert "makes 16 sequences a step on 8 GPUs" in refusal_message(capsys, "plan", fixed)
 
 
 def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    unknown = refused(capsys, "plan", DENSE, "--gpu", "h100")
+    unknown = refusal_message(capsys, "plan", DENSE, "--gpu", "h100")
     assert "--gpu: h100 is unknown (did you mean h100-80gb, h100-nvl-94gb or h100-pcie-80gb?)" in unknown
-    assert "--gpu: mi300x is unknown (known are b300-270gb, " in refused(capsys, "plan", DENSE, "--gpu", "mi300x")
+    assert "--gpu: mi300x is unknown (known are b300-270gb, " in refusal_message(
+        capsys, "plan", DENSE, "--gpu", "mi300x"
+    )
     nowhere = str(tmp_path / "none" / "memory.png")
-    assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
-    assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")
-    endless = refused(capsys, "estimate", DENSE, "--plan", f"bf16-z3-full-mb{'9' * 400}x1")
+    assert "cannot be written" in refusal_message(capsys, "plan", DENSE, "--plot", nowhere)
+    assert "allows no plan: v100-32gb has no bf16" in refusal_message(capsys, "plan", DENSE, "--gpu", "v100-32gb")
+    endless = refusal_message(capsys, "estimate", DENSE, "--plan", f"bf16-z3-full-mb{'9' * 400}x1")
     assert "is not a micro-batch and accumulation like mb4x8, each of 8 digits at most" in endless
     with pytest.raises(SystemExit) as ended:
         main(["plan", DENSE, "--plot", "memory.pdf"])
@@ -180,7 +182,7 @@ def test_a_picture_without_matplotlib_says_what_to_install(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    error = refused(capsys, *command, DENSE, "--plot", "memory.png")
+    error = refusal_message(capsys, *command, DENSE, "--plot", "memory.png")
     assert "--plot: matplotlib is not installed; pip install '.[plot]' in MemTune's checkout" in error
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import optuna
 import optuna_dashboard  # type: ignore[import-untyped]  # it has none
 import pytest
-from api_answers import JOB, ApiServer, found
-from cli_jobs import refused
+from cli_jobs import refusal_message
+from fake_api_server import JOB, ApiServer, found
+from job_with_history import NAME, TOTAL_BYTES, job_with_history, still_probing, two_objectives
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from told_job import NAME, TOTAL_BYTES, still_probing, told_job, two_objectives
 
 from memtune_cli.main import main
 
@@ -43,7 +43,7 @@ def study(flags: Flags, url: str, capsys: Captured) -> optuna.Study:
     return optuna.load_study(study_name=STUDY, storage=url)
 
 
-def test_each_probe_is_a_trial_with_what_was_predicted_and_measured(study: optuna.Study) -> None:
+def test_each_probe_is_a_trial_with_prediction_and_measurement(study: optuna.Study) -> None:
     assert [trial.params for trial in study.trials] == [
         {"sharding": "z2", "checkpointing": "none", "micro_batch": 1},
         {"sharding": "z1", "checkpointing": "none", "micro_batch": 1},
@@ -75,8 +75,8 @@ def test_each_probe_is_a_trial_with_what_was_predicted_and_measured(study: optun
     }
 
 
-def test_what_was_emulated_is_told_apart(tmp_path: Path, url: str) -> None:
-    job = told_job()
+def test_emulated_trials_are_marked(tmp_path: Path, url: str) -> None:
+    job = job_with_history()
     job["spec"]["resources"]["device"] = "emulated"
     for record in (*job["status"]["probes"], *job["status"]["attempts"]):
         record["emulated"] = True
@@ -89,7 +89,7 @@ def test_what_was_emulated_is_told_apart(tmp_path: Path, url: str) -> None:
 
 def ended_early() -> dict[str, Any]:
     """Return the same job with a first probe on the faster plan, so that the second one ended early."""
-    job = told_job()
+    job = job_with_history()
     first, second = job["status"]["probes"][:2]
     second["pruned"] = "speed"
     told = ((first, 2, 31.7), (first, 3, 31.7), (second, 2, 30.0))
@@ -100,7 +100,7 @@ def ended_early() -> dict[str, Any]:
     return job
 
 
-def test_a_probe_that_ended_early_is_a_pruned_trial_with_what_its_steps_told(tmp_path: Path, url: str) -> None:
+def test_a_probe_that_ended_early_is_a_pruned_trial_with_its_steps(tmp_path: Path, url: str) -> None:
     assert main(["study", "--state", state_of(tmp_path / "state", ended_early()), "--storage", url]) == 0
     study = optuna.load_study(study_name=NAME, storage=url)
     first, second, last = study.trials
@@ -156,14 +156,14 @@ def test_a_journal_file_holds_the_same(study: optuna.Study, tmp_path: Path, flag
     assert told == [(trial.params, trial.values, trial.user_attrs, trial.constraints) for trial in study.trials]
 
 
-def test_a_second_call_adds_what_has_ended_since_and_leaves_the_rest(
+def test_a_second_call_adds_only_newly_ended_probes(
     server: ApiServer, flags: Flags, url: str, capsys: Captured
 ) -> None:
     server.answer(JOB, found(still_probing()))
     assert main(["study", NAME, *flags, "--storage", url]) == 0
     study = optuna.load_study(study_name=STUDY, storage=url)
     study.set_user_attr("note", "a person's")
-    server.answer(JOB, found(told_job()))
+    server.answer(JOB, found(job_with_history()))
     assert main(["study", NAME, *flags, "--storage", url]) == 0
     assert main(["study", NAME, *flags, "--storage", url]) == 0
     assert re.findall(r"has (.*)", capsys.readouterr().out) == [
@@ -177,13 +177,13 @@ def test_a_second_call_adds_what_has_ended_since_and_leaves_the_rest(
 
 
 def test_a_job_of_this_machine_has_no_pods(tmp_path: Path, url: str) -> None:
-    assert main(["study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url]) == 0
+    assert main(["study", "--state", state_of(tmp_path / "state", job_with_history()), "--storage", url]) == 0
     study = optuna.load_study(study_name=NAME, storage=url)
     assert all("pods" not in trial.user_attrs for trial in study.trials)
 
 
 def test_gpus_that_lost_memory_later_change_no_probe(tmp_path: Path, url: str) -> None:
-    job = told_job()
+    job = job_with_history()
     peaks = job["status"]["attempts"][0]["peakBytes"]
     job["status"]["attempts"][0]["peakBytes"] = dict.fromkeys(peaks, 40 * 2**30)
     assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
@@ -192,7 +192,7 @@ def test_gpus_that_lost_memory_later_change_no_probe(tmp_path: Path, url: str) -
 
 
 def test_a_job_whose_model_was_traced_on_the_cluster_has_a_study_too(tmp_path: Path, url: str) -> None:
-    job = told_job(prediction=None)
+    job = job_with_history(prediction=None)
     job["spec"]["model"] = {"factory": "train:build"}
     job["spec"]["template"] = {"spec": {"containers": [{"name": "trainer", "image": "i", "command": ["python"]}]}}
     assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
@@ -201,18 +201,18 @@ def test_a_job_whose_model_was_traced_on_the_cluster_has_a_study_too(tmp_path: P
 
 def test_a_study_of_another_job_is_left_alone(tmp_path: Path, url: str, capsys: Captured) -> None:
     optuna.create_study(study_name=NAME, storage=url)
-    state = state_of(tmp_path / "state", told_job())
-    said = refused(capsys, "study", "--state", state, "--storage", url)
+    state = state_of(tmp_path / "state", job_with_history())
+    said = refusal_message(capsys, "study", "--state", state, "--storage", url)
     assert f"its study {NAME} is not of this job; give another storage, or another --study" in said
     assert optuna.load_study(study_name=NAME, storage=url).trials == []
     assert main(["study", "--state", state, "--storage", url, "--study", "mine"]) == 0
 
 
 def test_with_both_objectives_a_trial_has_two_values(tmp_path: Path, url: str, capsys: Captured) -> None:
-    assert main(["study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url]) == 0
+    assert main(["study", "--state", state_of(tmp_path / "state", job_with_history()), "--storage", url]) == 0
     state = state_of(tmp_path / "state", two_objectives())
     capsys.readouterr()
-    said = refused(capsys, "study", "--state", state, "--storage", url)
+    said = refusal_message(capsys, "study", "--state", state, "--storage", url)
     assert f"its study {NAME} was written for other tuning.objectives; give another --study" in said
     assert main(["study", "--state", state, "--storage", url, "--study", "both"]) == 0
     study = optuna.load_study(study_name="both", storage=url)
@@ -222,17 +222,17 @@ def test_with_both_objectives_a_trial_has_two_values(tmp_path: Path, url: str, c
 
 
 def test_a_space_that_was_edited_needs_another_study(tmp_path: Path, url: str, capsys: Captured) -> None:
-    job = told_job()
+    job = job_with_history()
     assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
     job["spec"]["tuning"]["space"] = {"checkpointing": ["none", "full"]}
     capsys.readouterr()
-    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", job), "--storage", url)
+    said = refusal_message(capsys, "study", "--state", state_of(tmp_path / "state", job), "--storage", url)
     assert "the parameter checkpointing has other choices than tuning.space now allows; give another --study" in said
     assert len(optuna.load_study(study_name=NAME, storage=url).trials) == 3
 
 
-def test_a_space_whose_only_choice_was_swapped_and_swapped_back_adds_nothing_untrue(tmp_path: Path, url: str) -> None:
-    job = told_job()
+def test_a_space_changed_and_restored_adds_no_false_trial(tmp_path: Path, url: str) -> None:
+    job = job_with_history()
     for precision in ("bf16", "fp16", "bf16"):
         job["spec"]["tuning"]["space"] = {**job["spec"]["tuning"].get("space", {}), "precision": [precision]}
         assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
@@ -246,7 +246,9 @@ def test_a_package_that_is_there_and_broken_is_not_called_missing(
         raise ImportError("cannot import name 'Row' from 'sqlalchemy'", name="sqlalchemy")
 
     monkeypatch.setattr("memtune_cli.commands.study._storage", broken)
-    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url)
+    said = refusal_message(
+        capsys, "study", "--state", state_of(tmp_path / "state", job_with_history()), "--storage", url
+    )
     assert "cannot be loaded: cannot import name 'Row' from 'sqlalchemy'; give" in said
 
 
@@ -273,7 +275,9 @@ def test_a_storage_that_cannot_be_written_is_one_sentence(
 ) -> None:
     (tmp_path / "text").write_text("neither a database nor a journal\n")
     given = storage.format(here=tmp_path)
-    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", told_job()), "--storage", given)
+    said = refusal_message(
+        capsys, "study", "--state", state_of(tmp_path / "state", job_with_history()), "--storage", given
+    )
     assert why in said
     assert said.startswith("memtune: --storage: ")
     assert said.count("\n") == 1
@@ -282,7 +286,7 @@ def test_a_storage_that_cannot_be_written_is_one_sentence(
 
 
 def test_a_spec_that_cannot_be_read_has_no_study(tmp_path: Path, url: str, capsys: Captured) -> None:
-    job = told_job()
+    job = job_with_history()
     job["spec"]["training"] = {}
-    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", job), "--storage", url)
+    said = refusal_message(capsys, "study", "--state", state_of(tmp_path / "state", job), "--storage", url)
     assert said == f"memtune: the spec of {NAME} cannot be read; memtune status says why\n"

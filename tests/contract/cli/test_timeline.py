@@ -79,7 +79,7 @@ def test_the_web_page_needs_nothing_but_itself(trace: str, tmp_path: Path) -> No
         (["--plan", PLAN, "--plot", "nowhere/step.html"], "--plot: nowhere/step.html cannot be written"),
     ],
 )
-def test_bad_input_is_told(
+def test_bad_input_is_reported(
     arguments: list[str],
     message: str,
     trace: str,
@@ -92,7 +92,7 @@ def test_bad_input_is_told(
     assert message in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.yaml").write_text("kind: MemoryTunedJob")
     assert main(["timeline", str(tmp_path / "job.yaml"), "--plan", PLAN]) == 2
     assert "this is no trace" in capsys.readouterr().err

@@ -36,21 +36,23 @@ def test_a_factory_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("_warm")
-def test_a_factory_that_fails_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_factory_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "factories:data_dependent", "--output", str(tmp_path / "never.json")]) == 2
-    told = capsys.readouterr().err.strip()
-    assert told.startswith("memtune: factories:data_dependent: tracing stopped in Choosing, operator aten.index.Tensor")
-    assert "\n" not in told
+    output = capsys.readouterr().err.strip()
+    assert output.startswith(
+        "memtune: factories:data_dependent: tracing stopped in Choosing, operator aten.index.Tensor"
+    )
+    assert "\n" not in output
 
 
 @pytest.mark.usefixtures("_warm")
-def test_a_factory_may_print_what_is_no_text(tmp_path: Path) -> None:
+def test_a_factory_may_print_bytes_that_are_no_text(tmp_path: Path) -> None:
     file = tmp_path / "printing.json"
     assert main(["trace", "factories:printing", "--numerics", "full", "--output", str(file)]) == 0
     assert file.exists()
 
 
-def test_of_a_watcher_that_breaks_the_last_words_are_kept(
+def test_the_last_output_of_a_broken_watcher_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "python"
@@ -69,7 +71,7 @@ def test_without_torch_it_says_what_to_install(
     assert "tracing needs torch, which is not installed; pip install" in capsys.readouterr().err
 
 
-def test_a_quantity_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_quantity_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["trace", "factories:plain", "--memory", "lots"])
     assert ended.value.code == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from api_answers import (
+from fake_api_server import (
     JOB,
     JOB_SETS,
     JOBS,
@@ -19,8 +19,8 @@ from api_answers import (
     listed,
     refusal,
 )
+from job_with_history import MESSAGE, NAME, ended_well, job_with_history, still_probing
 from terminals import Terminal
-from told_job import MESSAGE, NAME, ended_well, still_probing, told_job
 
 from memtune_cli.main import main
 from memtune_cli.views.display import Display
@@ -35,8 +35,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_at_once")
-def test_a_watch_goes_on_after_every_drop_until_the_job_ends(server: ApiServer, flags: Flags, capsys: Captured) -> None:
-    probing, running, done = still_probing(), told_job(), ended_well()
+def test_a_watch_reconnects_until_the_job_ends(server: ApiServer, flags: Flags, capsys: Captured) -> None:
+    probing, running, done = still_probing(), job_with_history(), ended_well()
     server.answer(JOB, found(probing))
     server.answer(JOBS, listed(probing), refusal(503, "overloaded"), listed(running))
     expired = {"kind": "Status", "code": 410, "message": "too old resource version"}
@@ -59,13 +59,13 @@ def test_a_watch_goes_on_after_every_drop_until_the_job_ends(server: ApiServer, 
 
 
 def test_the_end_of_a_watch_is_the_end_of_the_job(server: ApiServer, flags: Flags, capsys: Captured) -> None:
-    server.answer(JOBS, listed(told_job(phase="Failed")))
+    server.answer(JOBS, listed(job_with_history(phase="Failed")))
     assert main(["watch", NAME, *flags]) == 1
     server.answer(JOBS, listed())
     assert main(["watch", NAME, *flags]) == 1
     assert f"{NAME} was deleted" in capsys.readouterr().out
-    server.answer(JOBS, listed(told_job()))
-    server.answer(f"{JOBS}?watch", events(("DELETED", told_job())))
+    server.answer(JOBS, listed(job_with_history()))
+    server.answer(f"{JOBS}?watch", events(("DELETED", job_with_history())))
     assert main(["watch", NAME, *flags]) == 1
     assert f"{NAME} was deleted" in capsys.readouterr().out
 
@@ -86,7 +86,7 @@ def until_heard(server: ApiServer, times: int = 3) -> None:
 
     def job() -> tuple[int, str]:
         heard = sum(1 for asked in server.asked if asked == HEARD)
-        return listed(ended_well() if heard >= times else told_job())
+        return listed(ended_well() if heard >= times else job_with_history())
 
     server.answer(JOBS, job)
     server.answer(f"{JOBS}?watch", events())
@@ -98,7 +98,7 @@ def _looking_often(_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_without_a_terminal_ranks_are_told_of_in_lines(server: ApiServer, flags: Flags, capsys: Captured) -> None:
+def test_without_a_terminal_ranks_are_shown_in_lines(server: ApiServer, flags: Flags, capsys: Captured) -> None:
     until_heard(server)
     server.answer(HEARD, refusal(503, "the pod does not listen yet"), metrics(17))
     assert main(["watch", NAME, *flags]) == 0
@@ -107,7 +107,7 @@ def test_without_a_terminal_ranks_are_told_of_in_lines(server: ApiServer, flags:
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_ranks_in_pods_of_a_job_set_are_heard(server: ApiServer, flags: Flags, capsys: Captured) -> None:
+def test_ranks_in_pods_of_a_job_set_are_read(server: ApiServer, flags: Flags, capsys: Captured) -> None:
     answer_with_a_job_set(server, JOB)
     heard = f"{PODS}/{POD}:9400/proxy/metrics"
     over = ended_well()
@@ -123,7 +123,9 @@ def test_ranks_in_pods_of_a_job_set_are_heard(server: ApiServer, flags: Flags, c
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_who_may_not_see_job_sets_is_told_so(server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_right_to_read_job_sets_is_reported(
+    server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, told = 'User "eve" cannot list resource "jobsets"', list[str]()
     monkeypatch.setattr(Display, "tell", lambda _, line: told.append(line))
     said = f"the metrics of the ranks stay unknown: {asked}"
@@ -136,7 +138,7 @@ def test_who_may_not_see_job_sets_is_told_so(server: ApiServer, flags: Flags, mo
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_ranks_that_fall_silent_are_told_of_no_more(
+def test_silent_ranks_are_no_longer_shown(
     server: ApiServer, flags: Flags, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memtune_cli.commands.watch._TOLD_EVERY_SECONDS", 0.0)
@@ -148,21 +150,21 @@ def test_ranks_that_fall_silent_are_told_of_no_more(
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_who_may_not_hear_the_ranks_is_told_so_once(
+def test_a_missing_right_to_read_rank_metrics_is_reported_once(
     server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, told = 'User "eve" cannot get resource "pods/proxy"', list[str]()
     monkeypatch.setattr(Display, "tell", lambda _, line: told.append(line))
     said = f"the metrics of the ranks stay unknown: {asked}"
     server.answer(HEARD, refusal(403, asked))
-    server.answer(JOBS, lambda: listed(ended_well() if said in told else told_job()))
+    server.answer(JOBS, lambda: listed(ended_well() if said in told else job_with_history()))
     server.answer(f"{JOBS}?watch", events())
     assert main(["watch", NAME, *flags]) == 0
     assert (told.count(said), server.asked.count(HEARD)) == (1, 1)
 
 
 @pytest.mark.usefixtures("_looking_often")
-def test_on_a_terminal_the_page_is_drawn_anew(server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_page_is_redrawn(server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", terminal)

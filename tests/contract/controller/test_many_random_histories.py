@@ -1,4 +1,4 @@
-"""Many random histories of a job in a hostile cluster; `tests/unit` plays a few."""
+"""Two thousand random histories of a job in a hostile cluster, in parts; `tests/unit` plays a few."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import pytest
-from decided import SAVED, die, launched
+from cluster_situations import SAVED, die, launched
 from history_moves import WEIGHTED, Move, play
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from small_jobs import factory_job, make_job
 
@@ -45,15 +45,20 @@ def _remembered_models() -> Iterator[None]:
     patch.undo()
 
 
-@settings(
-    max_examples=2000,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
-def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
-    assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")
+@pytest.mark.parametrize("part", range(8))
+def test_every_history_keeps_its_promises_and_ends(part: int) -> None:
+    @seed(part)
+    @settings(
+        max_examples=250,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
+    def histories(job: Job, factor: float, moves: list[Move]) -> None:
+        assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")
+
+    histories()
 
 
 def test_a_status_stays_small_however_many_attempts_there_are() -> None:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import fast_yaml
 import pytest
 import torch
-import yaml
 
 from memtune.plans.plan import Plan
 from memtune_runner import old_python
@@ -49,7 +49,7 @@ def test_the_versions_that_were_run_are_the_locked_ones() -> None:
 
 
 def test_the_pythons_are_those_of_the_workflow() -> None:
-    workflow = yaml.safe_load((_ROOT / ".github" / "workflows" / "ci.yaml").read_text())
+    workflow = fast_yaml.load((_ROOT / ".github" / "workflows" / "ci.yaml").read_text())
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.13"]
     run = [row[0] for name, row in rows("package").items() if name.startswith("Python of ")]
     assert run == 2 * ["3.11; 3.13 in the workflow, not run yet"]
@@ -71,14 +71,14 @@ def test_the_versions_that_are_accepted_are_those_of_the_packages_and_the_code()
 
 
 def test_kubernetes_versions_are_those_of_kind_and_of_the_workflow() -> None:
-    workflow = yaml.safe_load((_ROOT / ".github" / "workflows" / "ci.yaml").read_text())
+    workflow = fast_yaml.load((_ROOT / ".github" / "workflows" / "ci.yaml").read_text())
     matrix = workflow["jobs"]["kubernetes"]["strategy"]["matrix"]["include"]
     assert {row["kubernetes"]: row["kind"] for row in matrix} == {name: each.kind for name, each in RELEASES.items()}
     assert all(f":v{name}." in each.node_image for name, each in RELEASES.items())
     table = rows("Kubernetes")
     assert ", ".join(RELEASES) in table
     assert f"{min(RELEASES)} to {max(RELEASES)}" in table
-    oldest = yaml.safe_load((_ROOT / "charts" / "memtune" / "Chart.yaml").read_text())["kubeVersion"]
+    oldest = fast_yaml.load((_ROOT / "charts" / "memtune" / "Chart.yaml").read_text())["kubeVersion"]
     assert (table["1.20"][0], oldest) == ("run", ">=1.20.0-0")
 
 

@@ -64,7 +64,7 @@ def test_devcluster_is_taken_where_it_can_run(monkeypatch: pytest.MonkeyPatch) -
         ({"docker": 1, "kind": 0}, "`docker info` finds no engine"),
     ],
 )
-def test_without_a_cluster_one_sentence_says_what_it_would_need(
+def test_the_demo_without_a_cluster_says_what_one_needs(
     commands: dict[str, int], reason: str, machine: Machine
 ) -> None:
     for name, code in commands.items():
@@ -77,7 +77,7 @@ def test_without_a_cluster_one_sentence_says_what_it_would_need(
 
 
 @pytest.mark.parametrize("asked", ["current", "none"])
-def test_what_is_asked_for_is_taken(asked: str, machine: Machine) -> None:
+def test_the_requested_way_is_taken(asked: str, machine: Machine) -> None:
     machine.has("docker")
     machine.has("kind")
     assert ways.choose(asked) == (asked, "")
@@ -91,7 +91,7 @@ def test_what_is_asked_for_is_taken(asked: str, machine: Machine) -> None:
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_what_cannot_be_taken_is_refused(asked: str, said: str) -> None:
+def test_a_way_that_cannot_run_is_refused(asked: str, said: str) -> None:
     with pytest.raises(DemoError, match=said):
         ways.choose(asked)
 
@@ -233,7 +233,7 @@ def test_without_a_registry_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch,
     assert (prepared, capsys.readouterr().out) == ([], "")
 
 
-def test_what_runs_beside_a_failed_command_is_waited_for(tmp_path: Path) -> None:
+def test_commands_beside_a_failed_one_are_waited_for(tmp_path: Path) -> None:
     # The first fails while the second waits for it.
     first = ("sh", "-c", f"trap 'touch {tmp_path}/failed' EXIT; exit 3")
     second = ("sh", "-c", f"until [ -e {tmp_path}/failed ]; do :; done; sleep 0.2; touch {tmp_path}/through; exit 4")

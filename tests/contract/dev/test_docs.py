@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 from known_metrics import GOLDEN, RULES, recorded
 
 from memtune.api import reasons
@@ -83,7 +83,7 @@ def test_troubleshooting_has_every_reason_and_no_other() -> None:
 def test_metrics_are_those_of_the_code(tmp_path: Path) -> None:
     assert sorted(tuple(row[:3]) for row in _rows("metrics.md", "metric")) == sorted(_families(tmp_path))
     assert _first_column("metrics.md", "recorded") == sorted(recorded())
-    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    rules = [rule for group in fast_yaml.load(RULES.read_text())["groups"] for rule in group["rules"]]
     alerts = [[rule["alert"], rule["labels"]["severity"]] for rule in rules if "alert" in rule]
     assert sorted(row[:2] for row in _rows("metrics.md", "alert")) == sorted(alerts)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from engine_ranks import global_batches, settings_of
+from small_trainings import run
 from torch.nn import functional
-from watched import run
 
 from memtune.api.load import load_job
 from memtune.plans.plan import Plan
@@ -72,11 +72,11 @@ def test_a_script_that_is_changed_for_env_runs_alone(tmp_path: Path) -> None:
 
 def test_a_script_that_is_changed_for_env_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     script, plan = saving_script(tmp_path), "fp32-ddp-none-mb4x2"
-    told = {"PLAN": json.dumps(Plan.parse(plan).to_json()), "CHECKPOINT_PATH": str(tmp_path / "saves")}
-    ((_, first, said),) = run(script, plan, tmp_path, 1, RUN="own-train-1", ATTEMPT="1", **told)
+    variables = {"PLAN": json.dumps(Plan.parse(plan).to_json()), "CHECKPOINT_PATH": str(tmp_path / "saves")}
+    ((_, first, said),) = run(script, plan, tmp_path, 1, RUN="own-train-1", ATTEMPT="1", **variables)
     assert (first.steps, first.checkpoint_samples, first.warnings) == (3, 24, ""), said[-3000:]
-    told |= {"RESUME_FROM": str(tmp_path / "saves" / "own-train-1-step-3"), "RESUME_SAMPLES": "24"}
-    ((_, again, said),) = run(script, plan, tmp_path, 1, RUN="own-train-2", ATTEMPT="2", **told)
+    variables |= {"RESUME_FROM": str(tmp_path / "saves" / "own-train-1-step-3"), "RESUME_SAMPLES": "24"}
+    ((_, again, said),) = run(script, plan, tmp_path, 1, RUN="own-train-2", ATTEMPT="2", **variables)
     assert (again.resumed_samples, again.checkpoint_samples) == (24, 48), said[-3000:]
 
 

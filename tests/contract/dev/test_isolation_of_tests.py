@@ -48,7 +48,7 @@ def bind(address: tuple[str, int]) -> None:
         (MONITORING_LOCK.read_text, f"{MONITORING_LOCK} is read"),
     ],
 )
-def test_what_is_not_a_tests_own_is_refused(act: Callable[[], object], said: str) -> None:
+def test_access_outside_a_tests_own_directory_is_refused(act: Callable[[], object], said: str) -> None:
     with pytest.raises(isolation.BreachError) as refused:
         act()
     assert str(refused.value).startswith(said)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_answers import ApiServer, api_server, listed
+from fake_api_server import ApiServer, api_server, listed
 
 from dev.cluster.builds import OURS, image_name
 from dev.cluster.versions import BASE_IMAGE
@@ -90,7 +90,7 @@ def test_the_small_image_is_the_one_that_our_images_build_on() -> None:
 
 
 @pytest.mark.usefixtures("asked")
-def test_what_a_node_never_reports_is_named(
+def test_resources_that_a_node_never_reports_are_named(
     tmp_path: Path, api: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kind_cluster, "_SECONDS", 0.0)

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
+import fast_yaml
 import helm_python
 import pytest
-import yaml
 
 from tools import release
 
@@ -35,7 +35,7 @@ def test_the_newest_release_of_the_changelog_may_have_a_date(root: Path) -> None
     assert release.version("v1.2.0", root) == "1.2.0"
 
 
-def test_what_disagrees_with_the_tag_is_named(root: Path) -> None:
+def test_versions_that_disagree_with_the_tag_are_named(root: Path) -> None:
     (root / "charts" / "memtune" / "Chart.yaml").write_text(_CHART.replace("1.2.0", "1.1.0"))
     (root / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n")
     with pytest.raises(release.ReleaseError) as refused:
@@ -58,12 +58,12 @@ def test_the_packaged_chart_names_the_images_of_the_registry(
 ) -> None:
     assert release.main(["chart", "registry.example/owner/", str(tmp_path)]) == 0
     package = Path(capsys.readouterr().out.strip())
-    values = yaml.safe_load(helm_python.show(str(package), output_format="values"))
+    values = fast_yaml.load(helm_python.show(str(package), output_format="values"))
     assert [values[image]["repository"] for image in ("image", "runnerImage")] == [
         "registry.example/owner/memtune-operator",
         "registry.example/owner/memtune-runner",
     ]
-    shipped = yaml.safe_load((release.CHART / "Chart.yaml").read_text())
+    shipped = fast_yaml.load((release.CHART / "Chart.yaml").read_text())
     assert package.name == f"memtune-{shipped['version']}.tgz"
 
 

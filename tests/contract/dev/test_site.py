@@ -37,7 +37,7 @@ def test_every_page_is_there_and_loads_nothing_from_elsewhere(site: Path) -> Non
     assert loaded == set()
 
 
-def test_what_is_linked_outside_of_docs_is_a_page(site: Path) -> None:
+def test_links_outside_of_docs_lead_to_pages(site: Path) -> None:
     page = (site / "repository" / "examples" / "hf-trainer.yaml" / "index.html").read_text()
     assert "<h1" in page
     assert "MemoryTunedJob" in page

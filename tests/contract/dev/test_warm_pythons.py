@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 from warm_pythons import LIBRARIES, WarmPython
 
 _ORIGINALS = f"""
@@ -63,7 +63,7 @@ def test_it_has_its_own_environment_arguments_and_main_module(tmp_path: Path) ->
     assert output == f"own ['word'] {tmp_path}/script.py {tmp_path}\n"
 
 
-def test_it_ends_after_its_threads_and_what_it_has_registered(tmp_path: Path) -> None:
+def test_it_ends_after_its_threads_and_atexit_callbacks(tmp_path: Path) -> None:
     text = """
 import atexit, sys, threading, time
 atexit.register(lambda: sys.stdout.write("registered"))
@@ -85,13 +85,14 @@ def test_one_that_goes_on_is_killed(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_what_the_hooks_replace_is_replaced_where_a_library_has_copied_it(tmp_path: Path) -> None:
+def test_hooks_also_replace_functions_that_a_library_has_copied(tmp_path: Path) -> None:
     script, saves = tmp_path / "script.py", tmp_path / "saves"
     script.write_text(_ORIGINALS)
-    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves), "ATTEMPT": "1"}
-    told |= {"RESUME_FROM": str(saves / "step-1"), "RESUME_SAMPLES": "8"}
+    variables = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves), "ATTEMPT": "1"}
+    variables |= {"RESUME_FROM": str(saves / "step-1"), "RESUME_SAMPLES": "8"}
     warm, new = (
-        run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **told)[0].output for run in (watched.run, watched.run_anew)
+        run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **variables)[0].output
+        for run in (small_trainings.run, small_trainings.run_anew)
     )
     held, held_by_new = (json.loads(output.partition("held:")[2].splitlines()[0]) for output in (warm, new))
     assert held == held_by_new

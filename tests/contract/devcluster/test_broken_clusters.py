@@ -45,7 +45,7 @@ def test_every_command_says_that_a_cluster_is_dead(
     )
 
 
-def test_whoever_looks_at_the_same_time_is_no_supervisor(tmp_path: Path) -> None:
+def test_a_process_that_reads_the_status_is_no_supervisor(tmp_path: Path) -> None:
     lock = tmp_path / "supervisor.lock"
     lock.write_text("42")
     with lock.open() as held:
@@ -69,14 +69,16 @@ def test_whoever_looks_at_the_same_time_is_no_supervisor(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("log", "said"), [("", ""), ("no room\n", "; the end of its log:\n  no room")])
-def test_a_dead_supervisor_is_told_with_its_last_words(log: str, said: str, dead: Path) -> None:
+def test_a_dead_supervisor_is_reported_with_its_last_output(log: str, said: str, dead: Path) -> None:
     (dead / "log").mkdir()
     (dead / "log" / "supervisor.log").write_text(log)
     assert state.problems() == [f"the supervisor is dead, and every part with it{said}"]
 
 
 @pytest.mark.parametrize(("log", "said"), [("", ""), ("no room\n", "; the end of its log:\n  no room")])
-def test_so_is_that_of_prometheus(log: str, said: str, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_supervisor_of_prometheus_is_reported(
+    log: str, said: str, dead: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(state, "MONITORING_STATUS", dead / "monitoring.json")
     monkeypatch.setattr(state, "MONITORING_LOCK", dead / "monitoring.lock")
     (dead / "monitoring.json").write_text('{"parts": {}}')
@@ -116,7 +118,7 @@ def did(dead: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("asked", "nodes"), [(None, 2), (3, 3)])
-def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
+def test_remains_of_a_dead_cluster_are_ended_before_a_new_one_starts(
     asked: int | None, nodes: int, dead: Path, did: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A power cut, or killing all processes, leaves files, interfaces and namespaces."""
@@ -132,7 +134,7 @@ def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
 @pytest.mark.parametrize(
     ("name", "asked", "nodes"), [("nodes", None, 1), ("nodes", 3, 3), ("status.json", None, 2), ("status.json", 3, 3)]
 )
-def test_so_is_what_is_left_with_broken_files(
+def test_remains_with_broken_files_are_ended_before_a_new_cluster_starts(
     name: str,
     asked: int | None,
     nodes: int,
@@ -169,7 +171,7 @@ def test_a_broken_file_of_the_state_is_a_sentence(
 
 @pytest.mark.parametrize("dead_part", [None, "ended with signal SIGKILL"])
 @pytest.mark.parametrize("name", ["etcd", "node-1"])
-def test_a_node_that_has_not_begun_or_has_ended_is_told(
+def test_a_node_that_is_not_running_is_reported(
     name: str, dead_part: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A pid beyond the maximum, which no process has.
@@ -180,7 +182,7 @@ def test_a_node_that_has_not_begun_or_has_ended_is_told(
         node.process_one(Node(1))
 
 
-def test_commands_that_were_built_elsewhere_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_were_built_elsewhere_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "CACHE", tmp_path)
     with pytest.raises(ClusterError, match=rf"{tmp_path} has no Kubernetes .* HOME and XDG_CACHE_HOME"):
         binaries.command("pause")
@@ -188,12 +190,12 @@ def test_commands_that_were_built_elsewhere_are_told(tmp_path: Path, monkeypatch
     assert binaries.command("pause") == str(tmp_path / f"{binaries._name()}-1" / "pause")
 
 
-def test_of_a_broken_status_no_process_is_known(tmp_path: Path) -> None:
+def test_a_broken_status_names_no_process(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text("")
     assert part_pids(tmp_path / "status.json") == {}
 
 
-def test_what_cannot_be_read_is_not_put_back(
+def test_unreadable_sysctls_are_not_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "SYSCTLS", tmp_path / "sysctls.json")
@@ -204,7 +206,7 @@ def test_what_cannot_be_read_is_not_put_back(
 
 
 @pytest.mark.parametrize(("boots", "after"), [(1, "0\n"), (2, "1\n")])
-def test_the_sysctls_are_put_back_unless_the_machine_was_started_anew(
+def test_sysctls_are_restored_unless_the_machine_was_rebooted(
     boots: int, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "SYSCTLS", tmp_path / "sysctls.json")

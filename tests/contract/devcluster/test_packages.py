@@ -41,20 +41,20 @@ def links(units: Path) -> list[str]:
     return [path.name for path in units.rglob("*") if path.is_symlink()]
 
 
-def test_what_packages_enable_is_disabled_and_what_was_enabled_stays(enabled: Path) -> None:
+def test_services_enabled_by_packages_are_disabled_and_others_stay(enabled: Path) -> None:
     assert install(enabled) == 3
     assert links(enabled) == ["fstrim.timer"]
     assert not (enabled.parent / "policy-rc.d").exists()
 
 
-def test_it_is_disabled_under_the_prohibition_of_somebody_else_too(enabled: Path) -> None:
+def test_services_are_disabled_where_a_policy_exists_already(enabled: Path) -> None:
     (enabled.parent / "policy-rc.d").write_text("exit 101\n")
     assert install(enabled) == 3
     assert links(enabled) == ["fstrim.timer"]
     assert (enabled.parent / "policy-rc.d").read_text() == "exit 101\n"
 
 
-def test_on_a_machine_that_enables_nothing_yet(enabled: Path) -> None:
+def test_services_are_disabled_on_a_machine_that_had_none(enabled: Path) -> None:
     (enabled / "timers.target.wants" / "fstrim.timer").unlink()
     install(enabled)
     assert links(enabled) == []
@@ -84,7 +84,7 @@ def test_a_suitable_program_is_taken(command: str, said: str, monkeypatch: pytes
         ("go", "go version go1.11.6 linux/amd64\n", "1.11", "is built with Go 1.15 or newer"),
     ],
 )
-def test_an_unsuitable_program_is_told_before_anything_is_installed(
+def test_an_unsuitable_program_is_reported_before_anything_is_installed(
     command: str, said: str, version: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "run", lambda _: said)

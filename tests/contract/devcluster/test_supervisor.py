@@ -51,7 +51,7 @@ def test_a_part_that_does_not_become_ready_is_ended(status: Path, part: Callable
     assert not told["started"]
 
 
-def test_all_is_started_only_when_what_is_started_anew_is_ready(
+def test_a_start_succeeds_only_once_restarted_parts_are_ready(
     status: Path, part: Callable[[Callable[[], bool]], Part]
 ) -> None:
     said: list[bool] = []

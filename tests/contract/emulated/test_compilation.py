@@ -9,7 +9,7 @@ import pytest
 from memtune_runner.emulated.process import compile_without_timing
 
 
-def test_no_kernel_is_timed_by_an_inductor_whose_settings_are_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inductor_with_plain_settings_times_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config  # takes seconds
 
     # As up to torch 2.5.

@@ -67,7 +67,7 @@ def _used_peak(library: Any, gpu: int) -> int:
     return int(library.emulated_used_peak(gpu))
 
 
-def test_memory_is_rounded_to_pages_and_counted_with_what_lies_outside(library: Any) -> None:
+def test_memory_is_rounded_to_pages_and_includes_the_context(library: Any) -> None:
     assert _free_bytes(library) == GIB - 100 * MIB
     code, address = _allocate(library, 3 * MIB)
     assert code == 0
@@ -140,7 +140,7 @@ def test_a_process_sees_the_gpus_that_its_environment_names(
         assert node.emulated_used_peak(len(numbers) - 1) == 2 * MIB
 
 
-def test_a_gpu_that_the_environment_names_and_is_not_there_is_told(
+def test_a_missing_gpu_named_by_the_environment_is_reported(
     node: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
@@ -234,7 +234,7 @@ def _on(gpu: int) -> Any:
     return (ctypes.c_int * 4)(1, 0, 1, gpu)
 
 
-def test_too_much_is_an_error_that_stays_until_somebody_asks(library: Any) -> None:
+def test_an_out_of_memory_error_stays_until_it_is_queried(library: Any) -> None:
     assert _allocate(library, GIB) == (_OUT_OF_MEMORY, 0)
     assert library.cudaPeekAtLastError() == _OUT_OF_MEMORY
     assert library.cudaGetLastError() == _OUT_OF_MEMORY
@@ -243,14 +243,14 @@ def test_too_much_is_an_error_that_stays_until_somebody_asks(library: Any) -> No
     assert library.cudaGetErrorString(_OUT_OF_MEMORY) == b"out of memory"
 
 
-def test_freeing_what_was_never_allocated_is_an_error(library: Any) -> None:
+def test_freeing_an_unknown_pointer_is_an_error(library: Any) -> None:
     _, address = _allocate(library, MIB)
     assert library.cudaFree(ctypes.c_void_p(address + 4096)) != 0
     assert library.cudaFree(ctypes.c_void_p(address)) == 0
     assert library.cudaFree(ctypes.c_void_p(address)) != 0
 
 
-def test_pointers_know_where_they_lie(library: Any) -> None:
+def test_pointer_attributes_name_the_memory_kind(library: Any) -> None:
     class Attributes(ctypes.Structure):
         _fields_ = [
             ("type", ctypes.c_int),
@@ -357,7 +357,7 @@ def test_a_process_that_finds_no_memory_has_a_context(library: Any) -> None:
     assert list(sizes) == [350 * MIB, 350 * MIB, 350 * MIB]
 
 
-def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
+def test_processes_that_ended_before_the_first_use_are_not_counted_beside_it(
     library: Any, child: subprocess.Popen[str]
 ) -> None:
     library.emulated_others_left.restype = ctypes.c_uint64
@@ -369,7 +369,7 @@ def test_what_ended_before_a_process_used_the_gpu_was_never_beside_it(
     assert library.emulated_others_left(0) == 0
 
 
-def test_processes_that_allocate_at_once_get_what_there_is_and_no_more(of_a_run: Any, built: Path) -> None:
+def test_concurrent_allocations_never_exceed_the_gpus_memory(of_a_run: Any, built: Path) -> None:
     code = (
         f"import ctypes; library = ctypes.CDLL({str(built)!r}); address = ctypes.c_void_p()\n"
         f"def take(): return library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t({2 * MIB})) == 0\n"
@@ -443,14 +443,14 @@ def test_virtual_memory_counts_when_it_is_made_and_not_when_it_is_reserved(libra
     assert library.cuMemAddressFree(address, size) == 0
 
 
-def test_the_driver_has_what_newer_tritons_ask_it(library: Any) -> None:
+def test_the_driver_answers_queries_of_newer_tritons(library: Any) -> None:
     capturing = ctypes.c_int(1)
     assert library.cuStreamIsCapturing(None, ctypes.byref(capturing)) == 0
     assert capturing.value == 0
     assert library.cuModuleUnload(None) == 0
 
 
-def test_peers_hold_what_this_rank_holds(library: Any) -> None:
+def test_peers_hold_as_much_memory_as_this_rank(library: Any) -> None:
     communicator, ranks = ctypes.c_void_p(), ctypes.c_int()
     identity = (ctypes.c_char * 128)()
 
@@ -467,7 +467,7 @@ def test_peers_hold_what_this_rank_holds(library: Any) -> None:
     assert list(collectives(library)) == [{"name": "all-gather", "calls": 1, "bytes": 32}]
 
 
-def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> None:
+def test_stubs_count_only_calls_whose_result_may_be_read(library: Any) -> None:
     assert list(stub_calls(library)) == []
     assert library.cublasSgemm_v2() == 0
     for _ in range(2):

@@ -17,7 +17,7 @@ def store() -> Iterator[HashStore]:
     distributed.destroy_process_group()
 
 
-def test_what_nobody_reads_is_forgotten(store: HashStore) -> None:
+def test_unread_messages_are_discarded(store: HashStore) -> None:
     unread, part = Unread(), Part(True, [bytes(1 << 10)])
     exchanges = [Exchange(f"memtune/{number}", 0, [0], [1]) for number in range(MOST_UNREAD + 3)]
     for exchange in exchanges:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -78,7 +79,7 @@ def mm(**options: Any) -> dict[str, Any]:
 PRODUCT = Operation("product", "bf16", 2 * 64 * 128 * 32, 2 * (64 * 128 + 128 * 32 + 64 * 32), 64, 32)
 
 
-def test_a_product_has_its_shape_and_what_calls_it_does_not_count() -> None:
+def test_a_product_counts_once_with_its_shape() -> None:
     outer = node("aten::matmul", MM.replace("mm", "matmul"), [tensor(64, 128), tensor(128, 32)], [tensor(64, 32)], 7)
     assert counted(mm(parent=7), outer) == {PRODUCT: 1}
 
@@ -90,7 +91,7 @@ def test_a_product_counts_beside_the_copy_that_it_makes_of_its_input() -> None:
     assert counted(copy, mm(number=7, parent=6), outer) == {PRODUCT: 1, Operation("kernel", "", 0, 4 * 64 * 128): 1}
 
 
-def test_what_checkpointing_has_saved_is_not_computed_again() -> None:
+def test_saved_products_are_not_recomputed() -> None:
     mode = node("PythonDispatchMode", "", [tensor(64, 128)], [], 8, parent=7)
     assert counted(mode, mm(number=7)) == {}
     assert counted(mm(parent=8), mode, mm(number=7)) == {PRODUCT: 1}
@@ -102,7 +103,7 @@ def test_products_of_a_batch_add_up() -> None:
     assert found == {PRODUCT._replace(flops=8 * PRODUCT.flops, moved=8 * PRODUCT.moved, batch=8): 1}
 
 
-def test_views_allocations_and_the_host_ask_nothing_of_the_gpu() -> None:
+def test_views_allocations_and_host_operations_cost_no_gpu_time() -> None:
     view = node("aten::view", "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)",
                 [tensor(8, 8, storage=5), plain([64], "GenericList[Int]")], [tensor(64, storage=5)])  # fmt: skip
     empty = node("aten::empty", "aten::empty(SymInt[] size) -> Tensor", [plain([8])], [tensor(8)])
@@ -112,7 +113,7 @@ def test_views_allocations_and_the_host_ask_nothing_of_the_gpu() -> None:
     assert counted(view, empty, on_host, hook) == {}
 
 
-def test_kernels_move_what_they_read_and_write() -> None:
+def test_kernels_move_the_bytes_that_they_read_and_write() -> None:
     add = node(
         "aten::add", "aten::add(Tensor self, Tensor other) -> Tensor", [tensor(1000), tensor(1000)], [tensor(1000)]
     )
@@ -165,7 +166,7 @@ def collective(name: str, *values: Any, ranks: int = 8, stride: int = 1) -> dict
         ("allreduce", "all-reduce", 2 * 7 * 4000 // 8), ("broadcast", "broadcast", 4000),
     ],
 )  # fmt: skip
-def test_collectives_send_what_their_algorithm_does(name: str, kind: str, sent: int) -> None:
+def test_collectives_send_the_bytes_of_their_algorithm(name: str, kind: str, sent: int) -> None:
     found = counted(collective(name, tensor(1000, kind="float")), collective("wait"))
     assert found == {Operation(kind, "", 0, sent, batch=8): 1}
     assert counted(collective(name, tensor(1000, kind="float"), ranks=1)) == {}
@@ -173,7 +174,7 @@ def test_collectives_send_what_their_algorithm_does(name: str, kind: str, sent: 
     assert counted(collective(name, many)) == found
 
 
-def test_operations_are_told_apart_by_micro_batches() -> None:
+def test_operations_are_counted_by_micro_batch() -> None:
     begins = node("memtune: a micro-batch begins", "", [], [])
     reduce = Operation("all-reduce", "", 0, 3500, batch=8)
     assert operations([begins, mm(), begins, mm(), collective("allreduce", tensor(1000))]) == [
@@ -191,7 +192,7 @@ def test_a_group_has_the_steps_between_its_ranks_and_is_not_counted_without() ->
 
 
 @pytest.mark.parametrize("indent", ["    ", "      "])
-def test_nodes_are_read_whatever_their_indentation(indent: str) -> None:
+def test_nodes_are_read_at_any_indentation(indent: str) -> None:
     def told(name: str, schema: str) -> str:
         attributes = f'[{{"name": "op_schema", "type": "string", "value": "{schema}"}}]'
         return f'{indent}{{\n{indent}  "id": 1, "name": "{name}",\n{indent}  "attrs": {attributes}\n{indent}}}'
@@ -205,6 +206,23 @@ def test_nodes_are_read_whatever_their_indentation(indent: str) -> None:
         read(told('"aten::mm', "mm"))
 
 
+def test_only_counted_nodes_are_read_with_their_tensors() -> None:
+    view = node("aten::t", "aten::t(Tensor(a) self) -> Tensor(a)", [tensor(8, 4, storage=5)], [tensor(4, 8, storage=5)])
+    nodes = [view, mm()]
+    written = []
+    for each in nodes:
+        fields = [f'"{name}": {json.dumps(each[name])},' for name in ("inputs", "outputs")]
+        attributes = json.dumps([{"type": "string", **attribute} for attribute in each["attrs"]])
+        attributes = attributes.replace(
+            '"type": "string", "name": "op_schema",', '"name": "op_schema", "type": "string",'
+        )
+        head = f'"id": {each["id"]}, "name": "{each["name"]}", "ctrl_deps": {each["ctrl_deps"]},'
+        written.append("\n    ".join(["  {", head, *fields, f'"attrs": {attributes}']) + "\n  }")
+    read = list(_nodes(StringIO('{\n  "nodes": [\n' + ",\n".join(written) + "\n  ]\n}\n")))
+    assert operations(read) == operations(nodes) == [{PRODUCT: 1}]
+    assert [set(each) >= {"inputs", "outputs"} for each in read] == [False, True]
+
+
 def test_grouped_products_have_the_rows_of_all_groups_and_others_that_are_not_known_end_the_count() -> None:
     schema = "aten::_grouped_mm(Tensor self, Tensor mat2) -> Tensor"
     (found,) = counted(node("aten::_grouped_mm", schema, [tensor(64, 128), tensor(4, 128, 32)], [tensor(64, 32)]))
@@ -214,7 +232,7 @@ def test_grouped_products_have_the_rows_of_all_groups_and_others_that_are_not_kn
         counted(node("aten::_cudnn_rnn", recurrent, [tensor(64, 128), several(tensor(128, 32))], [tensor(64, 32)]))
 
 
-def test_a_transposed_convolution_counts_what_its_input_meets() -> None:
+def test_a_transposed_convolution_counts_by_its_input() -> None:
     schema = "aten::cudnn_convolution_transpose(Tensor self, Tensor weight) -> Tensor"
     inputs = [tensor(1, 256, 8, 8), tensor(256, 16, 2, 2)]
     (found,) = counted(node("aten::cudnn_convolution_transpose", schema, inputs, [tensor(1, 16, 16, 16)]))
@@ -337,13 +355,13 @@ def products_of(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     return seen
 
 
-def test_a_plan_whose_optimizer_runs_on_the_host_tells_no_time(watched: Any) -> None:
+def test_an_optimizer_on_the_host_leaves_the_step_time_unknown(watched: Any) -> None:
     _, statistics = watched("bf16-z2-none-mb16x2-oopt")
     train(torch.optim.AdamW, nothing, nothing)
     assert statistics.counted_seconds() is None
 
 
-def test_a_step_whose_sizes_are_made_up_tells_no_time(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_up_tensor_sizes_leave_the_step_time_unknown(watched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, statistics = watched("bf16-ddp-none-mb16x2")
     train(torch.optim.AdamW, nothing, nothing)
     assert statistics.counted_seconds()
@@ -387,7 +405,7 @@ def test_a_step_that_does_not_end_is_given_up_and_another_may_be_traced(
     assert sum(sum(trace.stop(), Counter()).values())
 
 
-def test_micro_batches_that_were_not_seen_tell_no_time(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unseen_micro_batches_leave_the_step_time_unknown(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
     _, statistics = watched("bf16-ddp-none-mb16x8")
     weight = torch.nn.Parameter(torch.ones(8, 8))
     optimizer = torch.optim.SGD([weight])

@@ -91,7 +91,7 @@ def test_every_block_is_recomputed_once(mode: str) -> None:
     assert [layer.runs for layer in model.layers] == [1 if mode == "none" else 2] * 4
 
 
-def test_what_is_kept_shrinks_with_the_mode() -> None:
+def test_kept_activations_shrink_with_the_mode() -> None:
     kept = {}
     for mode in ("none", "selective", "every-2", "full"):
         model = model_with(mode)

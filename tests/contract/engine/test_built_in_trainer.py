@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from watched import Outcome, run
+from small_trainings import Outcome, run
 
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
@@ -85,7 +85,7 @@ def test_a_plan_that_is_too_large_is_followed_by_one_that_resumes_with_the_same_
     assert losses(again) == pytest.approx({step: whole[step] for step in (3, 4, 5, 6)}, rel=1e-5)
     assert (again.report.resumed_samples, again.report.checkpoint_samples) == (16, 48)
     assert losses(failed) == pytest.approx({step: whole[step] for step in (1, 2, 3)}, rel=1e-6)
-    with pytest.raises(NotResumableError, match="can go on from it"):
+    with pytest.raises(NotResumableError, match="can resume from it"):
         resolve(_settings(store, "fp32-z2-none-mb8x1", attempt=2))
 
 

@@ -86,7 +86,7 @@ def test_shared_heads_compute_the_same_in_16_bits_as_in_32() -> None:
 
 
 @pytest.mark.parametrize(("numerics", "short"), [("autocast", "bf16-ddp-none-mb16x1"), ("half", "bf16-z2-sel-mb16x1")])
-def test_it_keeps_what_the_model_of_transformers_keeps(numerics: str, short: str) -> None:
+def test_it_keeps_the_same_activations_as_transformers(numerics: str, short: str) -> None:
     facts, plan = from_hf_config(CONFIGS["llama-tiny"]), Plan.parse(short)
     built_in = traced_model("llama-tiny", facts, LENGTH, [numerics]).trace
     expected = Replayer(traced("llama-tiny", [numerics])).replay(plan).phases
@@ -122,6 +122,6 @@ def test_an_architecture_that_cannot_be_read_is_named() -> None:
         (replace(from_facts(PLAIN), tower=from_hf_config({"model_type": "vit"})), "a vision tower"),
     ],
 )
-def test_what_is_no_plain_decoder_is_refused(facts: Architecture, problem: str) -> None:
+def test_an_architecture_that_is_no_plain_decoder_is_refused(facts: Architecture, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Decoder(facts)

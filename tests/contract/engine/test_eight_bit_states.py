@@ -33,19 +33,19 @@ def state() -> Blocks:
     return torch.arange(8.0).as_subclass(Blocks)
 
 
-def test_a_cut_between_blocks_is_the_librarys() -> None:
+def test_a_shard_cut_between_blocks_stays_quantized() -> None:
     with CutAnywhere():
         assert isinstance(state().narrow(0, 4, 4), Blocks)
 
 
-def test_a_cut_in_the_midst_of_a_block_gives_plain_numbers() -> None:
+def test_a_shard_cut_within_a_block_becomes_plain_numbers() -> None:
     with CutAnywhere():
         cut = state().narrow(0, 3, 2)
     assert not isinstance(cut, Blocks)
     assert cut.tolist() == [3.0, 4.0]
 
 
-def test_what_was_read_into_a_piece_gets_into_the_whole() -> None:
+def test_values_loaded_into_a_shard_reach_the_whole_tensor() -> None:
     whole, planner = state(), Planner()
     planner.set_up_planner({"state": whole})
     index, start, length = MetadataIndex("state"), torch.Size([3]), torch.Size([2])

@@ -55,7 +55,7 @@ def test_layers_whose_sizes_fp8_takes_are_converted(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("_on_ada")
-def test_an_image_without_torchao_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_without_torchao_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao", None)
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(PlanError, match="fp8 needs torchao; add it to the image"):

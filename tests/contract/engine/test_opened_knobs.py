@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_trainings import PROBE, SCRIPTS, Outcome, run
 from torch import nn
 from torch.nn import functional
-from watched import PROBE, SCRIPTS, Outcome, run
 
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
@@ -46,7 +46,7 @@ def differences(outcome: Outcome, plan: str, integration: str) -> str:
         ("bf16-ddp-none-mb2x2-adafactor", FACTS, ("adafactor", "sdpa", False)),
     ],
 )
-def test_the_built_in_trainer(
+def test_opened_knobs_reach_the_built_in_trainer(
     plan: str,
     facts: dict[str, float],
     seen: tuple[str, str, bool],
@@ -64,14 +64,14 @@ def test_the_built_in_trainer(
 @pytest.mark.parametrize(
     ("plan", "attention"), [("bf16-ddp-none-mb4x2-sgd", "sdpa"), ("bf16-ddp-full-mb4x2-eager", "eager")]
 )
-def test_a_loop_over_the_engine(plan: str, attention: str, tmp_path: Path) -> None:
+def test_opened_knobs_reach_a_loop_over_the_engine(plan: str, attention: str, tmp_path: Path) -> None:
     (outcome,) = run(SCRIPTS / "sdk_loop.py", plan, tmp_path, 1, **PROBE, INTEGRATION="sdk")
     assert differences(outcome, plan, "sdk") == ""
     assert (outcome.report.applied.attention, outcome.report.applied.fused_loss) == (attention, False)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
-def test_the_trainer_of_transformers(optimizer: str, tmp_path: Path) -> None:
+def test_opened_knobs_reach_the_trainer_of_transformers(optimizer: str, tmp_path: Path) -> None:
     plan = "bf16-ddp-none-mb4x2" + ("-adafactor" if optimizer == "adafactor" else "")
     (outcome,) = run(SCRIPTS / "hf_trainer.py", plan, tmp_path, 1, **PROBE, INTEGRATION="hf-trainer")
     assert differences(outcome, plan, "hf-trainer") == ""
@@ -115,7 +115,7 @@ def test_attention_inside_a_function_of_torch_is_seen_when_it_comes() -> None:
 
 
 @pytest.mark.usefixtures("_nothing_seen")
-def test_a_look_compiles_nothing_twice() -> None:
+def test_watching_attention_compiles_nothing_twice() -> None:
     compiled = 0
 
     def backend(module: torch.fx.GraphModule, _: object) -> object:

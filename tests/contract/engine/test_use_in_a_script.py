@@ -70,7 +70,7 @@ def test_a_plan_that_fuses_the_loss_gets_the_scripts_fused_one(whole: dict[str, 
     torch.testing.assert_close(used(micro), 2 * loss_of(used.model, micro))
 
 
-def test_wrong_use_is_told(whole: dict[str, torch.Tensor]) -> None:
+def test_wrong_use_is_reported(whole: dict[str, torch.Tensor]) -> None:
     used = engine()
     with pytest.raises(RuntimeError, match=r"belongs in a loop over engine\.micro_batches"):
         used.backward(torch.zeros(()))
@@ -98,7 +98,7 @@ def test_a_probe_is_short_and_as_long_as_sequences_get(whole: dict[str, torch.Te
     assert [tuple(each["tokens"].shape) for each in micros] == [(2, LENGTH + 5)] * 2
 
 
-def test_gathering_what_is_saved_is_part_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathering_weights_is_part_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Phase] = []
 
     def gathered(*of: Any) -> Any:
@@ -132,7 +132,7 @@ def test_a_world_of_another_size_is_refused() -> None:
         engine(settings_of(Plan.parse("fp32-ddp-none-mb2x2"), 2))
 
 
-def test_a_missing_gpu_is_told() -> None:
+def test_a_missing_gpu_is_reported() -> None:
     with pytest.raises(SettingsError, match="local rank 0 has no GPU: torch sees 0"):
         engine(replace(settings_of(PLAN, 1), device=Device.CUDA))
 
@@ -190,7 +190,7 @@ def test_a_batch_may_be_a_mapping_of_any_class() -> None:
         (torch.zeros(4, 3), False, 4),
     ],
 )
-def test_tokens_are_what_a_mean_counts(one: Any, shifts_labels: bool, count: int) -> None:
+def test_a_mean_loss_counts_tokens(one: Any, shifts_labels: bool, count: int) -> None:
     assert batch_rows.count_tokens(one, shifts_labels) == count
 
 

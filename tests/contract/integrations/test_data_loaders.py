@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import small_trainings
 import torch
-import watched
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from memtune.plans.plan import Plan
@@ -117,7 +117,7 @@ def test_an_evaluation_that_ran_out_of_memory_gets_smaller_batches_under_acceler
 
 def test_a_loader_prepared_beside_the_training_loader_is_evaluated_in_these_batches(tmp_path: Path) -> None:
     script, plan = Path(__file__).parents[2] / "support" / "programs" / "language_modeling.py", "fp32-ddp-none-mb4x2"
-    told = {"INTEGRATION": "accelerate", "EVALUATION_BATCH": "2"}
-    (outcome,) = watched.run(script, plan, tmp_path, 1, ["--max-steps", "1"], **told)
+    variables = {"INTEGRATION": "accelerate", "EVALUATION_BATCH": "2"}
+    (outcome,) = small_trainings.run(script, plan, tmp_path, 1, ["--max-steps", "1"], **variables)
     assert outcome.exit_code == 0, outcome.output[-3000:]
     assert (outcome.report.applied.micro_batch, outcome.report.applied.evaluation_batch) == (4, 2)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from watched import PROBE, SCRIPTS, followed, run
+from small_trainings import PROBE, SCRIPTS, assert_followed_plan, run
 
 from memtune.wire.report import Ending
 
@@ -33,7 +33,7 @@ def _launched(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_trainer_follows_its_plan(plan: str, world: int, tmp_path: Path) -> None:
     outcomes = run(SCRIPTS / "lightning_trainer.py", plan, tmp_path, world, **PROBE, INTEGRATION="lightning")
-    followed(outcomes, plan)
+    assert_followed_plan(outcomes, plan)
     report = outcomes[0].report
     assert (report.evaluation_covered, report.save_covered) == (True, True)
 
@@ -41,7 +41,7 @@ def test_the_trainer_follows_its_plan(plan: str, world: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(("plan", "world"), [("bf16-ddp-full-mb4x2", 2), ("bf16-fsdp-none-mb4x2", 1)])
 def test_fabric_follows_its_plan(plan: str, world: int, tmp_path: Path) -> None:
     outcomes = run(SCRIPTS / "lightning_fabric.py", plan, tmp_path, world, **PROBE, INTEGRATION="lightning")
-    followed(outcomes, plan)
+    assert_followed_plan(outcomes, plan)
     assert outcomes[0].report.save_covered
 
 
@@ -50,7 +50,7 @@ def test_the_package_of_the_other_name_is_served_as_well(tmp_path: Path) -> None
     script = tmp_path / "script.py"
     script.write_text(text.replace("import lightning\n", "import pytorch_lightning as lightning\n"))
     plan = "bf16-ddp-none-mb8x2"
-    followed(run(script, plan, tmp_path, 1, **PROBE, INTEGRATION="lightning"), plan)
+    assert_followed_plan(run(script, plan, tmp_path, 1, **PROBE, INTEGRATION="lightning"), plan)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_package_of_the_other_name_is_served_as_well(tmp_path: Path) -> None
         ("fabric", "fp32-z2-none-mb2x2", r"leave only ddp and fsdp in tuning\.space\.backends"),
     ],
 )
-def test_what_contradicts_the_plan_is_refused(mistake: str, plan: str, message: str, tmp_path: Path) -> None:
+def test_settings_that_contradict_the_plan_are_refused(mistake: str, plan: str, message: str, tmp_path: Path) -> None:
     (outcome,) = run(PROGRAMS / "lightning_mistakes.py", plan, tmp_path, 1, [mistake], INTEGRATION="lightning")
     assert outcome.report.ending is Ending.BAD_INPUT, outcome.output[-3000:]
     assert outcome.report.steps in (None, 0)
@@ -84,14 +84,14 @@ def test_a_framework_that_no_integration_reaches_is_refused_when_it_is_imported(
 
 
 @pytest.mark.parametrize(
-    ("name", "optimizer", "step", "told"),
+    ("name", "optimizer", "step", "expected"),
     [
         ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply", "Keras steps optimizers of its own"),
         ("fastai.optimizer", "Optimizer", "step", "fastai steps an optimizer of its own"),
     ],
 )
 def test_a_step_that_nobody_would_see_is_refused_before_it_is_made(
-    name: str, optimizer: str, step: str, told: str, tmp_path: Path
+    name: str, optimizer: str, step: str, expected: str, tmp_path: Path
 ) -> None:
     module = (tmp_path / "site").joinpath(*name.split(".")).with_suffix(".py")
     module.parent.mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_a_step_that_nobody_would_see_is_refused_before_it_is_made(
     script.write_text(f"from {name} import {optimizer}\n{optimizer}().{step}()\n")
     (outcome,) = run(script, "fp32-ddp-none-mb2x2", tmp_path, INTEGRATION="env")
     assert (outcome.report.ending, outcome.report.exit_code) == (Ending.BAD_INPUT, 88)
-    assert outcome.report.message.startswith(told)
+    assert outcome.report.message.startswith(expected)
     assert "it stepped" not in outcome.output
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 
 from memtune.wire.report import Ending
 
@@ -19,9 +19,9 @@ Steps = dict[int, list[int]]
 
 def train(plan: str, world: int, directory: Path, arguments: Sequence[str], **variables: str) -> Steps:
     """Return the rows that each optimizer step has trained, on all ranks."""
-    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(directory / "saves"), **variables}
+    variables = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(directory / "saves"), **variables}
     steps: Steps = {}
-    for outcome in watched.run(SCRIPT, plan, directory, world, arguments, **told):
+    for outcome in small_trainings.run(SCRIPT, plan, directory, world, arguments, **variables):
         assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]
         for step, rows in re.findall(r"^epoch \d+ step (\d+) rows \[(.*)\]$", outcome.output, re.MULTILINE):
             steps.setdefault(int(step), []).extend(map(int, rows.split(", ")))
@@ -32,8 +32,8 @@ def interrupted(step: int, plans: tuple[str, str], directory: Path, arguments: S
     """Return the rows of a training interrupted after a step and resumed under the second plan."""
     first = train(plans[0], world, directory, arguments, ATTEMPT="1")
     saved = directory / "saves" / f"step-{step}"
-    told = {"ATTEMPT": "2", "RESUME_FROM": str(saved), "RESUME_SAMPLES": str(step * 8)}
-    rest = train(plans[1], world, directory, [*arguments, "--resume-from", str(saved)], **told)
+    variables = {"ATTEMPT": "2", "RESUME_FROM": str(saved), "RESUME_SAMPLES": str(step * 8)}
+    rest = train(plans[1], world, directory, [*arguments, "--resume-from", str(saved)], **variables)
     assert min(rest) == step + 1
     steps = {**{each: rows for each, rows in first.items() if each <= step}, **rest}
     if world == 1:
@@ -41,7 +41,7 @@ def interrupted(step: int, plans: tuple[str, str], directory: Path, arguments: S
     return steps
 
 
-def test_what_the_script_drops_is_dropped_whatever_the_plan(tmp_path: Path) -> None:
+def test_samples_that_the_script_drops_are_dropped_under_every_plan(tmp_path: Path) -> None:
     plans = "fp32-ddp-none-mb8x1", "fp32-ddp-none-mb1x8"
     steps = interrupted(10, plans, tmp_path, ["--batch", "4", "--drop-last"])
     assert sorted(steps) == list(range(1, 3 * 7 + 1)), "14 batches of 4 are 7 steps; 2 rows are dropped"
@@ -50,7 +50,7 @@ def test_what_the_script_drops_is_dropped_whatever_the_plan(tmp_path: Path) -> N
         assert len(rows) == len(set(rows)) == 56
 
 
-def test_what_the_script_does_not_drop_is_trained_whatever_the_plan(tmp_path: Path) -> None:
+def test_samples_that_the_script_keeps_are_trained_under_every_plan(tmp_path: Path) -> None:
     steps = train("fp32-ddp-none-mb8x1", 1, tmp_path, ["--drop-last"], ATTEMPT="1")
     check_each_row_once_in_every_epoch(steps)
 
@@ -90,6 +90,6 @@ def test_a_second_resume_goes_on_in_the_same_epoch(tmp_path: Path) -> None:
     first = train(plan, 1, tmp_path, [], ATTEMPT="1")
     for attempt, step in ((2, 10), (3, 13)):
         saved = tmp_path / "saves" / f"step-{step}"
-        told = {"ATTEMPT": str(attempt), "RESUME_FROM": str(saved), "RESUME_SAMPLES": str(step * 8)}
-        rest = train(plan, 1, tmp_path, ["--resume-from", str(saved)], **told)
+        variables = {"ATTEMPT": str(attempt), "RESUME_FROM": str(saved), "RESUME_SAMPLES": str(step * 8)}
+        rest = train(plan, 1, tmp_path, ["--resume-from", str(saved)], **variables)
         assert rest == {each: rows for each, rows in first.items() if each > step}

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import watched
+import small_trainings
 from torch.utils.data import BatchSampler, SequentialSampler
 from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 
@@ -30,11 +30,11 @@ from memtune_runner.rank.settings import Settings
 SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "language_modeling.py"
 
 
-def run(plan: str, directory: Path, arguments: Sequence[str], **variables: str) -> watched.Outcome:
-    return watched.run(SCRIPT, plan, directory, 1, arguments, INTEGRATION="accelerate", **variables)[0]
+def run(plan: str, directory: Path, arguments: Sequence[str], **variables: str) -> small_trainings.Outcome:
+    return small_trainings.run(SCRIPT, plan, directory, 1, arguments, INTEGRATION="accelerate", **variables)[0]
 
 
-def trained(outcome: watched.Outcome) -> tuple[int, int, float]:
+def trained(outcome: small_trainings.Outcome) -> tuple[int, int, float]:
     """Return the script's count of optimizer steps, the rows that it saw, and its last learning rate."""
     assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]
     found = re.search(r"trained (\d+) steps on (\d+) rows, learning rate (\S+)", outcome.output)
@@ -66,7 +66,7 @@ def test_a_training_is_as_long_as_the_script_meant_it(
 
 def test_each_of_two_ranks_trains_on_its_half(tmp_path: Path) -> None:
     arguments = ["--batch-size", "2"]
-    outcomes = watched.run(SCRIPT, "fp32-ddp-none-mb1x4", tmp_path, 2, arguments, INTEGRATION="accelerate")
+    outcomes = small_trainings.run(SCRIPT, "fp32-ddp-none-mb1x4", tmp_path, 2, arguments, INTEGRATION="accelerate")
     assert trained(outcomes[0]) == (8, 29, 0.0)
     assert [(each.report.trained_samples, each.report.total_samples) for each in outcomes] == [(29, 29), (29, 29)]
 
@@ -81,7 +81,7 @@ def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(batches: i
 
 def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_short(tmp_path: Path) -> None:
     script = SCRIPT.with_name("prepared_apart.py")
-    (outcome,) = watched.run(script, "fp32-ddp-none-mb1x4", tmp_path, 1, (), INTEGRATION="accelerate")
+    (outcome,) = small_trainings.run(script, "fp32-ddp-none-mb1x4", tmp_path, 1, (), INTEGRATION="accelerate")
     assert "evaluated 12 batches of 12" in outcome.output
     assert "the script left its loop after 6 batches" in outcome.report.message
 
@@ -89,43 +89,43 @@ def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_shor
 @pytest.mark.parametrize("plan", ["fp32-ddp-none-mb2x4", "fp32-ddp-none-mb8x1", "fp32-ddp-none-mb1x8"])
 def test_a_relaunch_that_skips_by_hand_in_its_own_count_goes_on_with_the_rest(plan: str, tmp_path: Path) -> None:
     script, saves = SCRIPT.with_name("skips_by_hand.py"), tmp_path / "saves"
-    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
-    (first,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told, ATTEMPT="1")
+    variables = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
+    (first,) = small_trainings.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **variables, ATTEMPT="1")
     assert first.report.steps == 4, first.output[-3000:]
-    told |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "2"}
-    (again,) = watched.run(script, plan, tmp_path, 1, (), **told)
+    variables |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "2"}
+    (again,) = small_trainings.run(script, plan, tmp_path, 1, (), **variables)
     assert (again.report.ending, again.report.steps) == (Ending.SUCCEEDED, 4), again.output[-3000:]
     assert (again.report.trained_samples, again.report.total_samples) == (64, 64)
     rows = [number for each in (first, again) for number in re.findall(r"row (\d+)", each.output)]
     assert sorted(map(int, rows)) == list(range(64)), "each row once"
     if plan != "fp32-ddp-none-mb2x4":  # where it might have taken the batches of a step ahead
-        (missed,) = watched.run(script, plan, tmp_path, 1, ("1",), **told)
+        (missed,) = small_trainings.run(script, plan, tmp_path, 1, ("1",), **variables)
         assert (missed.report.ending, missed.report.steps) == (Ending.BAD_INPUT, 0), missed.output[-3000:]
         assert "the script passed over 18 batches" in missed.report.message
 
 
-def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_where_the_script_miscounts(
+def test_a_relaunch_under_another_plan_resumes_within_the_epoch_and_reports_miscounts(
     tmp_path: Path,
 ) -> None:
     saves = tmp_path / "saves"
     saving = ["--epochs", "2", "--save-every", "5", "--output-dir", str(saves)]
     first = run("fp32-ddp-none-mb8x1", tmp_path, saving, CHECKPOINT_PATH=str(saves), ATTEMPT="1")
     assert trained(first) == (16, 116, 0.0)
-    told = {"CHECKPOINT_PATH": str(saves), "ATTEMPT": "2"}
-    told |= {"RESUME_FROM": str(saves / "step_10"), "RESUME_SAMPLES": "80"}
+    variables = {"CHECKPOINT_PATH": str(saves), "ATTEMPT": "2"}
+    variables |= {"RESUME_FROM": str(saves / "step_10"), "RESUME_SAMPLES": "80"}
     resuming = [*saving, "--resume-from", str(saves / "step_10")]
-    again = run("fp32-ddp-none-mb2x4", tmp_path, resuming, **told)
+    again = run("fp32-ddp-none-mb2x4", tmp_path, resuming, **variables)
     # Two steps of the second epoch were made: 16 of its 58 rows.
     assert trained(again) == (16, 42, 0.0)
     assert (again.report.steps, again.report.resumed_samples) == (6, 80)
     assert again.report.warnings == ""
-    repeated = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--no-skip"], **{**told, "ATTEMPT": "3"})
+    repeated = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--no-skip"], **{**variables, "ATTEMPT": "3"})
     assert repeated.report.warnings.startswith(
         "the script seems to train its resumed epoch from the beginning, not from"
     )
     assert "accelerator.skip_first_batches(loader, n)" in repeated.report.warnings
     assert (again.report.total_samples, repeated.report.total_samples) == (116, None), "it only seems so"
-    lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **told)
+    lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **variables)
     assert (lost.report.ending, lost.report.steps) == (Ending.BAD_INPUT, 0), lost.output[-3000:]
     assert (
         "the script skips 5 batches of the epoch, and its checkpoint is 2 optimizer steps into" in lost.report.message
@@ -249,7 +249,7 @@ def test_looking_through_a_loader_computes_no_schedule(look: Callable[[Any], Any
         accelerator.accumulate()
 
 
-def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> None:
+def test_contradicting_accumulation_is_refused_before_training() -> None:
     accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
     assert len(loader) == 16
     with pytest.raises(BadInputError, match=r"accumulates 2 batches by itself, .* within accelerator\.accumulate"):
@@ -308,7 +308,7 @@ def test_a_second_training_with_a_loader_prepared_once_has_nothing_to_do_with_th
     [("/checkpoints/step_10", True, True), ("/checkpoints/step_10", False, False), ("/checkpoints/best", True, False)],
 )
 @pytest.mark.parametrize("is_new", [False, True])
-def test_the_jobs_checkpoint_that_is_loaded_again_after_steps_is_told(
+def test_reloading_the_jobs_checkpoint_after_steps_is_reported(
     directory: str, trains_on: bool, is_told: bool, is_new: bool
 ) -> None:
     steps, first = 10, FirstAccelerator(RESUMED)
@@ -326,8 +326,8 @@ def test_the_jobs_checkpoint_that_is_loaded_again_after_steps_is_told(
     script_warnings.reset()
     if trains_on:
         accelerator.accumulate()
-    told = "the script loaded the job's checkpoint again after it had made 3 optimizer steps, and trains on: "
-    assert script_warnings.collected().startswith(told) is is_told
+    expected = "the script loaded the job's checkpoint again after it had made 3 optimizer steps, and trains on: "
+    assert script_warnings.collected().startswith(expected) is is_told
     script_warnings.reset()
 
 
@@ -466,7 +466,7 @@ class RestoredRows(SequentialSampler):
         (BatchSampler(RestoredRows(range(57)), 1, drop_last=False), None, False),
     ],
 )
-def test_what_may_go_on_by_itself_is_not_said_to_repeat_its_rows(
+def test_a_script_that_may_skip_by_itself_is_not_said_to_repeat_rows(
     batch_sampler: BatchSampler, below: object, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Loader, "batch_sampler", batch_sampler, raising=False)
@@ -487,6 +487,6 @@ def test_a_script_that_looks_for_a_batch_size_leaves_an_out_of_memory_to_the_lad
     integration: str, tmp_path: Path
 ) -> None:
     script = SCRIPT.with_name("finds_batch_size.py")
-    (outcome,) = watched.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), INTEGRATION=integration)
+    (outcome,) = small_trainings.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), INTEGRATION=integration)
     assert outcome.report.ending is Ending.DEVICE_OOM, outcome.output[-3000:]
     assert outcome.output.count("tries batches of") == 1

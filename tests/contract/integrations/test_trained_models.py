@@ -10,7 +10,7 @@ from memtune_runner.integrations.accelerate import trained_models
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_the_optimizer_says_which_model_is_trained_whatever_their_modes(trains: bool) -> None:
+def test_the_optimizer_decides_which_model_is_trained(trains: bool) -> None:
     policy, reference = nn.Linear(2, 2).train(trains), nn.Linear(2, 2).train(not trains)
     optimizer = torch.optim.AdamW(policy.parameters())
     assert trained_models([reference, optimizer, policy]) == [policy]

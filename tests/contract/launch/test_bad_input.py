@@ -27,7 +27,7 @@ def place(runner: Path, tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "message"),
+    ("words", "variables", "message"),
     [
         (["python", "train.py"], {"MEMTUNE_PLAN": ""}, "MEMTUNE_PLAN is not set"),
         (["python", "train.py"], {"MEMTUNE_PLAN": '{"zero": 9}'}, "unknown fields"),
@@ -62,8 +62,8 @@ def place(runner: Path, tmp_path: Path) -> Place:
         ),
     ],
 )
-def test_what_cannot_work_is_named(place: Place, words: list[str], told: dict[str, str], message: str) -> None:
-    launch = place.run(*words, told=told)
+def test_bad_input_is_named(place: Place, words: list[str], variables: dict[str, str], message: str) -> None:
+    launch = place.run(*words, variables=variables)
     report = launch.report
     assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
     assert message in report.message
@@ -83,7 +83,7 @@ def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "is_bad_command"),
+    ("words", "variables", "is_bad_command"),
     [
         (["python", "train.py"], {}, True),
         (["no-such-program"], {}, True),
@@ -93,9 +93,9 @@ def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
     ],
 )
 def test_a_command_that_no_plan_mends_is_reported_as_such(
-    place: Place, words: list[str], told: dict[str, str], is_bad_command: bool | None
+    place: Place, words: list[str], variables: dict[str, str], is_bad_command: bool | None
 ) -> None:
-    assert place.run(*words, told=told).report.bad_command is is_bad_command
+    assert place.run(*words, variables=variables).report.bad_command is is_bad_command
 
 
 def test_an_argument_that_a_parser_does_not_know_is_a_bad_command(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_an_argument_that_a_parser_does_not_know_is_a_bad_command(tmp_path: Path
         ),
     ):
         gpu = {"MEMTUNE_GPU_MEMORY_BYTES": "64000000"}
-        report = place.run("python", place.script(parse), "--lrate", told=gpu).report
+        report = place.run("python", place.script(parse), "--lrate", variables=gpu).report
         assert (report.ending, report.bad_command) == (Ending.ERROR, True)
         assert words in report.message
 
@@ -140,7 +140,7 @@ def test_a_missing_or_old_torch_is_named(place: Place) -> None:
             (packages / f"torch-{version}.dist-info").mkdir()
             (packages / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
         # -S hides this environment's packages, as in a bare image.
-        launch = place.run(sys.executable, "-S", "-c", "", told={"PYTHONPATH": str(packages)})
+        launch = place.run(sys.executable, "-S", "-c", "", variables={"PYTHONPATH": str(packages)})
         assert launch.report.ending is Ending.BAD_INPUT
         assert message in launch.report.message
 

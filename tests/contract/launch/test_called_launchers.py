@@ -77,7 +77,7 @@ def test_as_many_processes_as_the_node_has_ranks_are_these_ranks(nprocs: int, ru
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_follows_a_spawn_waits_for_every_rank_of_the_node(
+def test_code_after_a_spawn_waits_for_every_rank_of_the_node(
     fails: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MEMTUNE_NODE_DIRECTORY", str(tmp_path))
@@ -109,7 +109,7 @@ def test_one_rank_finds_torchruns_variables_in_the_script_that_a_called_torchrun
         "import os; from torch.distributed.run import main\n"
         f"print('RANK' in os.environ); main(['--nproc-per-node', '1', {str(script)!r}])"
     )
-    told = {
+    variables = {
         "MEMTUNE_PLAN": "fp32-ddp-none-mb2x2",
         "MEMTUNE_RUN_KIND": "train",
         "MEMTUNE_GLOBAL_BATCH": "4",
@@ -122,5 +122,7 @@ def test_one_rank_finds_torchruns_variables_in_the_script_that_a_called_torchrun
         **Rank().variables(),
     }
     words = [sys.executable, str(RUN_WORKER), "script", str(caller)]
-    ended = subprocess.run(words, env={**os.environ, **told}, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False
+    )
     assert ended.stdout.split("\n")[:2] == ["False", "world 1"], ended.stderr[-3000:]

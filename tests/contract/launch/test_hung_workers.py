@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 from launches import Launch, Place, free_port
+from small_trainings import ROOT
 from warm_environment import read_by_libraries, training_python
 from warm_pythons import TRACING, WarmPython
-from watched import ROOT
 
 from memtune.units import MIB
 from memtune.wire.report import Ending, read_report
@@ -134,11 +134,11 @@ def test_a_hang_ends_with_its_own_code_and_the_stacks_in_the_log(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mishap", [RAISING, BLOCKED], ids=["raising", "blocked"])
-def test_a_hang_ends_whatever_happens_to_its_report(mishap: str, tmp_path: Path) -> None:
+def test_a_hang_ends_though_its_report_fails(mishap: str, tmp_path: Path) -> None:
     assert hang(tmp_path, mishap).returncode == 87
 
 
-def test_what_a_script_does_after_its_training_loop_is_no_hang(tmp_path: Path) -> None:
+def test_work_after_the_training_loop_is_no_hang(tmp_path: Path) -> None:
     done = hang(tmp_path, hangs_at=-1, seconds_after=4)
     assert done.returncode == 0, done.said
     report = read_report(report_path(tmp_path, Rank(0, 0, 1, 1, 0)).read_bytes())
@@ -184,8 +184,8 @@ def over_at(launch: Launch) -> float:
     return (launch.end().directory / "report.json").stat().st_mtime
 
 
-def test_a_hang_stays_one_whoever_asks_the_rank_to_end(place: Place) -> None:
-    launch = place.run("python", place.script(f"{TRAINING}\ntrain(stand_still)\n"), told=ROOM)
+def test_a_hang_stays_the_verdict_though_the_rank_is_terminated(place: Place) -> None:
+    launch = place.run("python", place.script(f"{TRAINING}\ntrain(stand_still)\n"), variables=ROOM)
     report = launch.report
     assert (report.ending, report.exit_code, report.steps) == (Ending.HUNG, 87, 2), launch.stderr
     assert "no optimizer step ended for" in report.message
@@ -193,7 +193,7 @@ def test_a_hang_stays_one_whoever_asks_the_rank_to_end(place: Place) -> None:
 
 
 def test_a_hang_shows_the_stacks_of_all_ranks_also_of_one_that_is_stuck_in_c(place: Place) -> None:
-    launch = place.run("python", place.script(RANK_1_IN_C), ranks=2, told=ROOM)
+    launch = place.run("python", place.script(RANK_1_IN_C), ranks=2, variables=ROOM)
     report = launch.report
     assert (report.ending, report.exit_code, report.rank) == (Ending.HUNG, 87, 0), launch.stderr
     shown = [line for line in launch.stderr.splitlines() if " in stand_still" in line or " in hold_the_" in line]
@@ -202,7 +202,7 @@ def test_a_hang_shows_the_stacks_of_all_ranks_also_of_one_that_is_stuck_in_c(pla
 
 def test_a_hang_below_a_shell_shows_the_stacks_of_all_ranks(place: Place) -> None:
     place.script(RANK_1_IN_C)
-    launch = place.start("sh", "-c", "python train.py; exit $?", ranks=2, told=ROOM)
+    launch = place.start("sh", "-c", "python train.py; exit $?", ranks=2, variables=ROOM)
     assert known_at(launch) > over_at(launch) - 5
     assert (launch.report.ending, launch.exit_code, launch.report.rank) == (Ending.HUNG, 87, 0)
     assert "in hold_the_interpreter" in launch.stderr
@@ -210,15 +210,15 @@ def test_a_hang_below_a_shell_shows_the_stacks_of_all_ranks(place: Place) -> Non
 
 def test_a_shell_may_go_on_after_the_hang_of_its_only_rank(place: Place) -> None:
     place.script(f"import sys\n{TRAINING}\ntrain(dict if '--resume' in sys.argv else stand_still)\n")
-    launch = place.run("sh", "-c", "python train.py || python train.py --resume", told=ROOM)
+    launch = place.run("sh", "-c", "python train.py || python train.py --resume", variables=ROOM)
     assert "in stand_still" in launch.stderr
     assert (launch.report.ending, launch.exit_code, launch.report.steps) == (Ending.SUCCEEDED, 0, 3)
 
 
 def test_a_hang_on_one_node_shows_the_stacks_of_the_other_and_ends_both_in_time(place: Place) -> None:
     script = place.script(RANK_1_IN_C)
-    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
-    other, host = (place.start("python", script, node=node, nodes=2, told=told) for node in (1, 0))
+    variables = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
+    other, host = (place.start("python", script, node=node, nodes=2, variables=variables) for node in (1, 0))
     assert known_at(host) > max(over_at(host), over_at(other)) - 5
     report = other.report
     assert (host.report.ending, host.exit_code, host.report.failure_order) == (Ending.HUNG, 87, 0)
@@ -258,9 +258,10 @@ def test_ranks_that_wait_for_one_that_saves_do_not_hang(nodes: int, tmp_path: Pa
     limits.write_text(impatient.replace("period_seconds: float = 5.0", "period_seconds: float = 0.5"))
     place = Place(tmp_path / "runner", tmp_path, training_python())
     script = place.script(SAVING_ALONE)
-    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
+    variables = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
     launches = [
-        place.start("python", script, ranks=2 // nodes, node=node, nodes=nodes, told=told) for node in range(nodes)
+        place.start("python", script, ranks=2 // nodes, node=node, nodes=nodes, variables=variables)
+        for node in range(nodes)
     ]
     for launch in launches:
         assert (launch.end().report.ending, launch.report.steps) == (Ending.SUCCEEDED, 3), launch.stderr

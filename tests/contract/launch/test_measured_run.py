@@ -19,10 +19,10 @@ def test_a_script_without_torch_does_not_wait_for_its_import(tmp_path: Path) -> 
     assert launch.stdout.splitlines()[0] == "[rank 0] False", launch.stderr
 
 
-def test_a_probe_of_a_script_that_trains_is_measured_and_what_it_applied_is_reported(tmp_path: Path) -> None:
+def test_a_probe_reports_its_measurement_and_the_applied_plan(tmp_path: Path) -> None:
     install(tmp_path / "runner")
     place = Place(tmp_path / "runner", tmp_path, str(warm_environment() / "bin" / "python"))
-    told = {
+    variables = {
         "MEMTUNE_RUN_KIND": "probe",
         "MEMTUNE_PROBE_STEPS": "2",
         "MEMTUNE_ATTEMPT": "",
@@ -35,7 +35,7 @@ def test_a_probe_of_a_script_that_trains_is_measured_and_what_it_applied_is_repo
         "MEMTUNE_MEMORY_SHARE": "0.5",
     }
     script = str(EXAMPLES / "ddp_loop.py")
-    report = place.run("torchrun", "--nproc_per_node=2", script, ranks=2, told=told).report
+    report = place.run("torchrun", "--nproc_per_node=2", script, ranks=2, variables=variables).report
     assert (report.ending, report.device, report.world) == (Ending.SUCCEEDED, Device.VIRTUAL, 2)
     assert report.steps == 2
     assert report.memory.peak_allocated_bytes

@@ -48,14 +48,16 @@ def lines_of(launch: Launch, rank: int) -> list[str]:
     return [line.removeprefix(prefix) for line in launch.stdout.splitlines() if line.startswith(prefix)]
 
 
-def test_every_rank_knows_its_place_and_the_script_sees_what_python_would_show_it(place: Place) -> None:
+def test_every_rank_has_its_number_and_the_script_its_arguments(place: Place) -> None:
     script = place.script(
         "import os, sys\n"
         "print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'GROUP_RANK')))\n"
         "print(__name__, sys.argv[1:], sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])), __file__)\n"
         "print(os.environ['PYTORCH_ALLOC_CONF'], os.environ['MASTER_ADDR'], sys.flags.optimize)\n"
     )
-    launch = place.run("python", "-O", script, "--lr", "1", ranks=2, told={"MEMTUNE_PLAN": "fp32-ddp-none-mb1x1-exp"})
+    launch = place.run(
+        "python", "-O", script, "--lr", "1", ranks=2, variables={"MEMTUNE_PLAN": "fp32-ddp-none-mb1x1-exp"}
+    )
     assert launch.exit_code == 0, launch.stderr
     for rank in (0, 1):
         assert lines_of(launch, rank) == [
@@ -71,7 +73,7 @@ def test_every_rank_knows_its_place_and_the_script_sees_what_python_would_show_i
 def test_a_reference_to_the_checkpoint_is_filled_in_before_the_script_starts(place: Place) -> None:
     script = place.script("import os, sys; print(sys.argv[1:], os.environ['OWN'])")
     words = ("python", script, "--from", "$(MEMTUNE_RESUME_FROM)", "--done=$(MEMTUNE_RESUME_SAMPLES)")
-    launch = place.run(*words, ranks=1, told={"OWN": "$(MEMTUNE_RESUME_FROM)/state.pt"})
+    launch = place.run(*words, ranks=1, variables={"OWN": "$(MEMTUNE_RESUME_FROM)/state.pt"})
     assert lines_of(launch, 0) == ["['--from', '', '--done=0'] /state.pt"]
 
 
@@ -83,7 +85,7 @@ print(sum(name in os.environ for name in names), "of", len(names))
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "found"),
+    ("words", "variables", "found"),
     [
         (["python", "train.py"], {}, 0),
         (["sh", "-c", "python train.py"], {}, 0),
@@ -96,17 +98,17 @@ print(sum(name in os.environ for name in names), "of", len(names))
     ],
     ids=["script", "shell", "torchrun", "module", "torchrun in a shell", "no python", "sdk", "fsdp"],
 )
-def test_a_single_rank_finds_what_torchrun_sets_only_where_it_is_asked_for(
-    place: Place, words: list[str], told: dict[str, str], found: int
+def test_a_single_rank_has_torchruns_variables_only_on_request(
+    place: Place, words: list[str], variables: dict[str, str], found: int
 ) -> None:
     """Loops like nanoGPT's take RANK as the order to use DistributedDataParallel on a GPU."""
     place.script(SHOWS_RANKS)
-    launch = place.run(*words, told=told)
+    launch = place.run(*words, variables=variables)
     assert lines_of(launch, 0) == [f"{found} of 7"], launch.stderr
     assert launch.report.ending is Ending.SUCCEEDED
 
 
-def test_two_ranks_always_find_what_torchrun_sets(place: Place) -> None:
+def test_two_ranks_always_have_torchruns_variables(place: Place) -> None:
     launch = place.run("python", place.script(SHOWS_RANKS), ranks=2)
     assert [lines_of(launch, rank) for rank in (0, 1)] == [["7 of 7"]] * 2
 
@@ -125,7 +127,7 @@ def test_modules_code_and_other_launchers_run_in_each_rank(place: Place) -> None
         assert launch.report.ending is Ending.SUCCEEDED
 
 
-def test_what_a_thread_does_after_the_end_of_its_script_finds_the_script(anew: Place) -> None:
+def test_a_thread_that_outlives_its_script_finds_the_main_module(anew: Place) -> None:
     code = (
         "import atexit, pickle, sys, threading\n"
         "class State: pass\n"
@@ -172,7 +174,7 @@ def test_a_script_finds_itself_from_another_directory(name: str, place: Place) -
     assert lines_of(launch, 0) == [f"{name} {file} {file} {file} {file.parent}"], launch.stderr
 
 
-def test_whatever_is_printed_comes_out_line_by_line(place: Place) -> None:
+def test_output_is_passed_on_line_by_line(place: Place) -> None:
     script = place.script(
         "import os\n"
         "os.write(1, b'bar 1\\rbar 2\\rbar 3\\nwindows\\r\\n' + b'\\xff\\x00\\n' + b'x' * 40000 + b'\\nno end')\n"
@@ -215,7 +217,7 @@ def test_each_way_to_fail_is_reported(place: Place, end: str, ending: Ending, co
     assert message in report.message
 
 
-def test_what_follows_a_failure_is_not_its_cause(place: Place) -> None:
+def test_consequences_of_a_failure_are_not_its_cause(place: Place) -> None:
     script = place.script(
         "import os, time\n"
         "if os.environ['RANK'] == '0':\n"
@@ -229,28 +231,30 @@ def test_what_follows_a_failure_is_not_its_cause(place: Place) -> None:
     assert (report.ending, report.exit_code, report.rank) == (Ending.HOST_OOM, 86, 1)
 
 
-def test_a_rank_that_failed_but_does_not_end_holds_nobody_up(place: Place) -> None:
+def test_a_failed_rank_that_does_not_end_delays_no_other(place: Place) -> None:
     held = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
     launch = place.run("python", place.script(f"{held}\n{OOM}"))
     assert launch.report.ending is Ending.DEVICE_OOM
 
 
-def test_a_log_that_nobody_reads_any_more_costs_neither_the_report_nor_the_exit_code(place: Place) -> None:
+def test_a_closed_log_loses_neither_the_report_nor_the_exit_code(place: Place) -> None:
     launch = place.start("python", "-c", f"print('x'); {OOM}")
     assert launch.process.stdout is not None
     assert launch.process.stderr is not None
     launch.process.stdout.close()
     with launch.process.stderr as stderr:
-        told = stderr.read()
-    assert launch.process.wait() == 85, told
+        output = stderr.read()
+    assert launch.process.wait() == 85, output
     report = read_report((launch.directory / "termination-log").read_bytes())
     assert report == read_report((launch.directory / "report.json").read_bytes())
     assert (report.ending, report.exit_code) == (Ending.DEVICE_OOM, 85)
-    assert "memtune: the report cannot be written to the log: Broken pipe" in told
+    assert "memtune: the report cannot be written to the log: Broken pipe" in output
 
 
 def test_the_log_tail_can_be_switched_off(place: Place) -> None:
-    report = place.run("python", place.script("raise ValueError('x')"), told={"MEMTUNE_REPORT_LOG_TAIL": "0"}).report
+    report = place.run(
+        "python", place.script("raise ValueError('x')"), variables={"MEMTUNE_REPORT_LOG_TAIL": "0"}
+    ).report
     assert (report.message, report.log_tail) == ("ValueError: x", "")
 
 
@@ -269,14 +273,14 @@ def test_sigterm_reaches_the_script_which_may_still_save(place: Place) -> None:
     assert (place.directory / "saved").exists()
 
 
-def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(anew: Place) -> None:
+def test_no_process_survives_not_even_in_its_own_session(anew: Place) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     script = anew.script(
         "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         f"child = subprocess.Popen([sys.executable, '-c', '{deaf}'], start_new_session=True)\n"
         "open('ready.part', 'w').write(str(child.pid))\nimport os; os.rename('ready.part', 'ready')\ntime.sleep(60)"
     )
-    launch = anew.start("python", script, told={"MEMTUNE_GRACE_SECONDS": "1"})
+    launch = anew.start("python", script, variables={"MEMTUNE_GRACE_SECONDS": "1"})
     wait_for(launch, anew.directory / "ready")
     launch.process.send_signal(signal.SIGTERM)
     assert launch.end().report.ending is Ending.TERMINATED
@@ -290,18 +294,18 @@ def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(anew: Plac
 )
 def test_a_probe_ends_by_itself_when_its_seconds_are_over(place: Place, steps: str, ending: Ending, code: int) -> None:
     """The operator may be down."""
-    told = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "4", "MEMTUNE_ATTEMPT": "", "STEPS": steps}
-    report = place.run("python", place.script("import time; time.sleep(60)"), told=told).report
+    variables = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "4", "MEMTUNE_ATTEMPT": "", "STEPS": steps}
+    report = place.run("python", place.script("import time; time.sleep(60)"), variables=variables).report
     assert (report.ending, report.exit_code) == (ending, code)
     assert report.message == "the probe neither ended nor reported within 4 s, its part of tuning.maxGpuSeconds"
 
 
-def test_a_probe_that_came_to_its_end_in_time_is_no_less_so_where_it_is_seen_later(place: Place) -> None:
+def test_a_probe_that_ended_in_time_succeeds_though_seen_later(place: Place) -> None:
     script = place.script(
         "import os, time\nopen('ready', 'w').close()\nwhile not os.path.exists('go'):\n    time.sleep(0.01)"
     )
     probe = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "4", "MEMTUNE_ATTEMPT": ""}
-    launch = place.start("python", script, told=probe)
+    launch = place.start("python", script, variables=probe)
     wait_for(launch, place.directory / "ready")
     launch.process.send_signal(signal.SIGSTOP)
     (place.directory / "go").touch()
@@ -312,22 +316,22 @@ def test_a_probe_that_came_to_its_end_in_time_is_no_less_so_where_it_is_seen_lat
 
 def test_a_probe_in_which_nothing_trained_measured_nothing(place: Place) -> None:
     probe = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_STEPS": "3", "MEMTUNE_ATTEMPT": ""}
-    report = place.run("true", told=probe).report
+    report = place.run("true", variables=probe).report
     assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
     assert "the runner was in no Python of the command" in report.message
-    report = place.run("python", place.script(""), told={"STEPS": "0", **probe}).report
+    report = place.run("python", place.script(""), variables={"STEPS": "0", **probe}).report
     assert "the optimizer never stepped" in report.message
 
 
 @pytest.mark.parametrize("command", ["PYTHONPATH=. python {}", "python -I {}"])
-def test_a_training_that_hides_from_the_runner_is_told_so(place: Place, command: str) -> None:
+def test_a_training_without_the_hooks_is_reported(place: Place, command: str) -> None:
     report = place.run("sh", "-c", command.format(place.script(""))).report
     assert report.ending is Ending.SUCCEEDED
     assert "PYTHONPATH=DIRECTORY:$PYTHONPATH" in report.warnings
 
 
 @pytest.mark.parametrize("command", [("python",), ("sh", "-c", 'python "$0"')])
-def test_a_script_that_leaves_without_a_report_is_told_so(place: Place, command: tuple[str, ...]) -> None:
+def test_a_script_that_leaves_without_a_report_is_reported(place: Place, command: tuple[str, ...]) -> None:
     report = place.run(*command, place.script("import os; os._exit(0)")).report
     assert report.ending is Ending.SUCCEEDED
     assert "left without a report, as os._exit does" in report.warnings
@@ -347,7 +351,7 @@ def test_python_of_another_place_runs_the_script(place: Place) -> None:
     assert lines_of(launch, 0) == ["yes"]
 
 
-def test_what_accelerate_would_have_told_the_script_it_is_told(place: Place) -> None:
+def test_a_script_has_the_variables_that_accelerate_launch_sets(place: Place) -> None:
     script = place.script("import os; print(os.environ.get('ACCELERATE_MIXED_PRECISION'), os.environ['WORLD_SIZE'])")
     launch = place.run("accelerate", "launch", "--num_processes", "8", "--mixed_precision", "bf16", script)
     assert lines_of(launch, 0)[-1] == "bf16 1", launch.stderr
@@ -355,11 +359,11 @@ def test_what_accelerate_would_have_told_the_script_it_is_told(place: Place) -> 
 
 def test_a_plan_for_deepspeed_has_its_configuration_ready(place: Place) -> None:
     script = place.script("import json, os; print(json.load(open(os.environ['MEMTUNE_DEEPSPEED_CONFIG'])))")
-    told = {
+    variables = {
         "MEMTUNE_PLAN": "bf16-z2-none-mb1x1",
         "MEMTUNE_DEEPSPEED_CONFIG": str(place.directory / "deepspeed.json"),
     }
-    launch = place.run("python", script, told=told)
+    launch = place.run("python", script, variables=variables)
     assert "'train_micro_batch_size_per_gpu': 1" in lines_of(launch, 0)[0]
 
 
@@ -374,7 +378,7 @@ def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None
     script = place.script(
         "import os; print(*(os.environ[f'MEMTUNE_RESUME_{each}'] for each in ('FROM', 'STEP', 'SAMPLES')))"
     )
-    launch = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
+    launch = place.run("python", script, variables={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
     assert lines_of(launch, 0) == [f"{saved} 9 64"], launch.stderr
 
 
@@ -388,7 +392,7 @@ def test_the_last_lines_of_a_failed_script_are_its_own(place: Place) -> None:
     assert launch.stderr.rstrip().endswith("ValueError: of the script"), launch.stderr
 
 
-def test_what_a_probe_saves_is_deleted_at_its_end(place: Place) -> None:
+def test_checkpoints_of_a_probe_are_deleted_at_its_end(place: Place) -> None:
     """A probe of the same name that was killed may have left some, and what the job saved before is kept."""
     saves = place.directory / "saves"
     own, before = saves / ".memtune-llama-probe-1", saves / "step-8"
@@ -402,20 +406,20 @@ def test_what_a_probe_saves_is_deleted_at_its_end(place: Place) -> None:
         "(saves / 'step-2' / 'weights').write_bytes(b'12')\n"
         "raise SystemExit(int(os.environ.get('FAIL', 0)))\n"
     )
-    told = {
+    variables = {
         "MEMTUNE_CHECKPOINT_PATH": str(own),
         "MEMTUNE_RUN": "llama-probe-1",
         "MEMTUNE_RUN_KIND": "probe",
         "MEMTUNE_ATTEMPT": "",
     }
     for fails in ("0", "3"):
-        launch = place.run("python", script, told={**told, "FAIL": fails})
+        launch = place.run("python", script, variables={**variables, "FAIL": fails})
         assert lines_of(launch, 0) == [f"{own} []"], launch.stderr
         assert launch.exit_code == int(fails)
         assert list(saves.iterdir()) == [before]
 
 
-def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:
+def test_a_checkpoint_of_a_killed_rank_is_reported(place: Place) -> None:
     """The launcher looks for it: the rank had no time to report it."""
     saves = place.directory / "saves"
     script = place.script(
@@ -430,6 +434,6 @@ def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:
         "manifest.write(saved, manifest.Manifest(8, 64, plan, 1, Format.DCP, files={'weights': 2}))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    report = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)}).report
+    report = place.run("python", script, variables={"MEMTUNE_CHECKPOINT_PATH": str(saves)}).report
     assert report.exit_code == 137
     assert (report.checkpoint_samples, report.checkpoint_format) == (64, "dcp")

@@ -26,7 +26,7 @@ def place(runner: Path, tmp_path: Path) -> Place:
 def test_a_shell_runs_once_per_rank_and_its_script_has_the_hooks(place: Place) -> None:
     # In one piece: the log shows a line that is written in several as far as it has come.
     place.script("import os, sys; print(' '.join(['trains', os.environ['RANK'], str(sys.argv[1:])]))")
-    launch = place.run("bash", "-c", "echo shell $RANK; python -u train.py a", ranks=2, told=PROBE)
+    launch = place.run("bash", "-c", "echo shell $RANK; python -u train.py a", ranks=2, variables=PROBE)
     for rank in (0, 1):
         assert f"[rank {rank}] shell {rank}" in launch.stdout
         assert f"[rank {rank}] trains {rank} ['a']" in launch.stdout
@@ -48,12 +48,12 @@ def test_the_hooks_enter_the_script_and_none_of_its_helpers(place: Place) -> Non
         assert f"[rank 0] {line}\n" in launch.stdout
 
 
-def test_an_own_sitecustomize_still_runs(place: Place) -> None:
+def test_the_users_sitecustomize_still_runs(place: Place) -> None:
     own = place.directory / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins; builtins.greeting = 'own sitecustomize'")
     place.script("import sitecustomize; print(greeting, sitecustomize.__file__)")
-    launch = place.run("sh", "-c", "python train.py", told={**PROBE, "PYTHONPATH": str(own)})
+    launch = place.run("sh", "-c", "python train.py", variables={**PROBE, "PYTHONPATH": str(own)})
     assert f"[rank 0] own sitecustomize {own}/sitecustomize.py\n" in launch.stdout
     assert launch.report.ending is Ending.SUCCEEDED
 
@@ -70,12 +70,12 @@ def test_launchers_within_a_shell_are_left_out(place: Place) -> None:
         assert launch.exit_code == 0
 
 
-def test_of_several_scripts_the_one_that_trained_is_reported(place: Place) -> None:
+def test_the_script_that_trained_is_reported_among_several(place: Place) -> None:
     place.script("import sys; print('prepared'); sys.exit(4)", "prepare.py")
     place.script("pass", "export.py")
     place.script("pass")
     line = "STEPS=0 python prepare.py; STEPS=7 python train.py; STEPS=0 python export.py"
-    report = place.run("sh", "-c", line, told=PROBE).report
+    report = place.run("sh", "-c", line, variables=PROBE).report
     assert (report.ending, report.steps) == (Ending.SUCCEEDED, 7)
 
 
@@ -85,7 +85,7 @@ def test_a_script_below_a_shell_fails_with_the_code_of_its_failure(place: Place)
     assert (report.ending, report.exit_code, report.steps) == (Ending.DEVICE_OOM, 85, 3)
 
 
-def test_a_failure_that_a_pipe_hides_ends_all_ranks_with_its_own_code(place: Place) -> None:
+def test_a_failure_hidden_by_a_pipe_ends_all_ranks_with_its_own_code(place: Place) -> None:
     place.script(
         "import os, time\n"
         "if os.environ['RANK'] == '0': raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB.')\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recovery import Trainer, given_less_after_a_step, losses
+from oom_recovery import Trainer, given_less_after_a_step, losses
 from warm_environment import training_python
 
 from memtune.wire.report import Device
@@ -19,7 +19,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_plan_that_exceeds_its_gpu_is_told_of_and_the_next_rung_goes_on_with_the_same_loss(
+def test_a_plan_that_exceeds_its_gpu_is_reported_and_the_next_rung_resumes_with_the_same_loss(
     runner: Path, tmp_path: Path
 ) -> None:
     train = Trainer(runner, Device.VIRTUAL, training_python())
@@ -27,13 +27,13 @@ def test_a_plan_that_exceeds_its_gpu_is_told_of_and_the_next_rung_goes_on_with_t
     assert sorted(losses(whole)) == [1, 2], whole.stdout + whole.stderr
 
     shrinks = {"SHRINK": f"1:{train.little_bytes}"}
-    failed = train(tmp_path / "shrinking", train.large, 1, told=shrinks)
+    failed = train(tmp_path / "shrinking", train.large, 1, variables=shrinks)
     train.told_of(failed)
     assert "virtual" in failed.report.message
 
     rung = train.next_rung(failed.report)
-    train.goes_on(train(tmp_path / "shrinking", rung.plan, 2, told=shrinks), whole)
+    train.goes_on(train(tmp_path / "shrinking", rung.plan, 2, variables=shrinks), whole)
 
 
-def test_what_is_tried_on_cuda_holds_on_a_virtual_gpu_too(runner: Path, tmp_path: Path) -> None:
+def test_the_gpu_tests_pass_on_a_virtual_gpu(runner: Path, tmp_path: Path) -> None:
     given_less_after_a_step(Trainer(runner, Device.VIRTUAL, training_python()), tmp_path)

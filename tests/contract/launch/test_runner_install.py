@@ -35,7 +35,7 @@ def test_a_copy_is_complete_and_brings_its_own_packages_under_a_private_name(tmp
     assert (runner / "memtune_runner" / "_vendored" / "prometheus_client" / "LICENSE").exists()
 
 
-def test_of_the_core_only_what_the_runner_imports_is_copied(tmp_path: Path) -> None:
+def test_only_the_imported_packages_of_the_core_are_copied(tmp_path: Path) -> None:
     assert main(str(tmp_path / "runner")) == 0
     core = tmp_path / "runner" / "memtune"
     assert {each.name for each in core.iterdir() if each.is_dir()} == CORE_PACKAGES
@@ -64,7 +64,7 @@ def test_every_module_of_a_copy_that_needs_no_torch_can_be_imported(tmp_path: Pa
     assert done.stdout == ""
 
 
-def test_every_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
+def test_every_user_can_read_it_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         assert main(str(tmp_path / "runner")) == 0
@@ -111,7 +111,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, capsys: pyt
     assert "file/runner: " in capsys.readouterr().err
 
 
-def test_what_an_old_python_must_read_it_can_read() -> None:
+def test_an_old_python_can_read_the_entry_points() -> None:
     """Checks Python 3.6's grammar, as far as newer versions know it."""
     import ast
 

@@ -28,8 +28,8 @@ def place(runner: Path, tmp_path: Path) -> Place:
 
 def start_both(place: Place, script: str) -> tuple[Launch, Launch]:
     """Start both nodes, the rendezvous host last, so that the other has to wait."""
-    told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
-    other, host = (place.start("python", script, node=node, nodes=2, told=told) for node in (1, 0))
+    variables = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
+    other, host = (place.start("python", script, node=node, nodes=2, variables=variables) for node in (1, 0))
     return host, other
 
 
@@ -64,7 +64,7 @@ def test_a_failure_on_one_node_ends_the_other(place: Place, failing: int) -> Non
     assert f"node {failing} ended first (host-oom): MemoryError: no more" in echo.message
 
 
-def test_a_consequence_on_one_node_lets_the_cause_on_the_other_go_first(place: Place) -> None:
+def test_a_consequence_on_one_node_waits_for_the_cause_on_the_other(place: Place) -> None:
     echo = "raise RuntimeError('NCCL communicator was aborted')"
     cause = "time.sleep(0.3); os.kill(os.getpid(), 9)"
     script = place.script(
@@ -99,22 +99,26 @@ def test_a_node_that_is_lost_ends_the_other(place: Place, lost: int) -> None:
     assert f"node {lost} is lost" in report.message
 
 
-def test_a_rendezvous_that_nobody_hosts_is_bad_input(place: Place) -> None:
-    told = {"MEMTUNE_RENDEZVOUS": "nowhere.invalid:1", "MEMTUNE_RENDEZVOUS_SECONDS": "1"}
-    report = place.start("true", node=1, nodes=2, told=told).end().report
+def test_a_rendezvous_without_a_host_is_bad_input(place: Place) -> None:
+    variables = {"MEMTUNE_RENDEZVOUS": "nowhere.invalid:1", "MEMTUNE_RENDEZVOUS_SECONDS": "1"}
+    report = place.start("true", node=1, nodes=2, variables=variables).end().report
     assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
     assert "nowhere.invalid:1 cannot be reached within 1 s" in report.message
 
 
-def test_a_probe_that_waits_in_vain_for_another_node_has_not_hung(place: Place) -> None:
-    told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "1"}
-    report = place.start("true", nodes=2, told=told).end().report
+def test_a_probe_waiting_for_a_missing_node_has_not_hung(place: Place) -> None:
+    variables = {
+        "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}",
+        "MEMTUNE_RUN_KIND": "probe",
+        "MEMTUNE_PROBE_SECONDS": "1",
+    }
+    report = place.start("true", nodes=2, variables=variables).end().report
     assert (report.ending, report.exit_code) == (Ending.TERMINATED, 143)
 
 
 def test_a_node_that_does_not_come_is_named(runner: Path, tmp_path: Path) -> None:
     place = Place(runner, tmp_path)  # a launcher that imports torch itself
-    told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "MEMTUNE_RENDEZVOUS_SECONDS": "1"}
-    report = place.start("true", nodes=2, told=told).end().report
+    variables = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "MEMTUNE_RENDEZVOUS_SECONDS": "1"}
+    report = place.start("true", nodes=2, variables=variables).end().report
     assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
     assert "node 1 did not come to the rendezvous" in report.message

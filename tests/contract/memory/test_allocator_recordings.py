@@ -37,7 +37,7 @@ def test_the_models_own_addresses_give_the_recorded_peaks(recorded: list[Recordi
     assert {name: pair for name, pair in peaks.items() if pair[0] != pair[1]} == {}
 
 
-def test_rising_addresses_miss_the_peak_of_one_recording_by_what_the_docs_tell(recorded: list[Recording]) -> None:
+def test_rising_addresses_miss_one_recorded_peak_as_documented(recorded: list[Recording]) -> None:
     """After repeated `empty_cache`: of two free blocks of one size, the one at the lower address is then another."""
     peaks = [_peaks(recording, is_rising=True) for recording in recorded if not _ran_out(recording)]
     (missed,) = (found / truth - 1 for truth, found in peaks if found != truth)

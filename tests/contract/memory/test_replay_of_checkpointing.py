@@ -65,6 +65,6 @@ def subject_of(layer: type[nn.Module]) -> Callable[[], Subject]:
 # torch makes anew and hands to nobody stayed.
 @pytest.mark.parametrize("layer", [Attending, Scaling])
 @pytest.mark.parametrize("short", ["fp32-ddp-none-mb4x1", "fp32-ddp-full-mb4x1", "bf16-fsdp-full-mb4x2"])
-def test_what_is_replayed_is_what_is_counted(short: str, layer: type[nn.Module]) -> None:
+def test_the_replay_matches_the_counted_tensors(short: str, layer: type[nn.Module]) -> None:
     subject, plan = subject_of(layer), Plan.parse(short)
     assert predicted(replayer(subject, [short]), plan) == pytest.approx(counted(subject, plan), rel=0.001)

@@ -122,7 +122,7 @@ def assert_counted(short: str, model: type[nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("short", PLANS)
-def test_what_is_replayed_is_what_is_counted(short: str, model: tuple[str, Replayer]) -> None:
+def test_the_replay_matches_the_counted_tensors(short: str, model: tuple[str, Replayer]) -> None:
     name, replaying = model
     plan = Plan.parse(short)
     assert predicted(replaying, plan) == pytest.approx(counted(MODELS[name], plan), rel=0.001)

@@ -114,13 +114,13 @@ STAGE_3_NEARLY = ((partly_frozen, "bf16-z3-full-mb2x1-bk100000"), (adapted, "bf1
 
 
 @pytest.mark.parametrize("short", PLANS)
-def test_what_is_replayed_is_what_is_counted(short: str, replaying: Replayer) -> None:
+def test_the_replay_matches_the_counted_tensors(short: str, replaying: Replayer) -> None:
     plan = Plan.parse(short)
     assert predicted(replaying, plan) == pytest.approx(counted(MODEL, plan), rel=0.002)
 
 
 @pytest.mark.parametrize("short", OFFLOADED)
-def test_what_is_replayed_is_what_is_counted_beside_the_host(short: str, replaying: Replayer) -> None:
+def test_the_replay_with_offload_matches_the_counted_tensors(short: str, replaying: Replayer) -> None:
     plan, learning = Plan.parse(short), [each.numel() for each in MODEL().model.parameters()]
     # Nothing tells host memory from the GPU's here: masters, gradients and two moments, and two buffers of 16 bits.
     host_bytes = (4 * 4 + 2) * sum(learning) // WORLD + 2 * max(learning)

@@ -36,7 +36,7 @@ def _alone() -> None:
         "fp32-z3-full-mb1x1-bk100000",
     ],
 )
-def test_what_is_replayed_is_what_is_counted(short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replay_matches_the_counted_tensors(short: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truth, "WORLD", 1)
     plan = Plan.parse(short)
     disabled = logging.root.manager.disable

@@ -18,8 +18,8 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
 from memtune.wire.report import Ending, Memory, Report
 from memtune.wire.run import Run, RunKind
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.backend import KubernetesBackend
 from memtune_operator.kubernetes.client import Change, Client
 from memtune_operator.pods.gangs import Gang
@@ -66,13 +66,13 @@ class Server:
         self.nodes = [ready("a")]
         self.taken: dict[str, Any] | None = None
         self.kept: dict[str, Any] | None = None
-        self.refusals: list[RefusalError] = []
-        self.watch_refusal: RefusalError | None = None
-        self.nodes_refusal: RefusalError | None = None
+        self.refusals: list[ApiError] = []
+        self.watch_refusal: ApiError | None = None
+        self.nodes_refusal: ApiError | None = None
         self.events: set[str] = set()
         self.deleted: list[str] = []
         self.runs: list[str] = []
-        self.template_refusals: list[RefusalError] = []
+        self.template_refusals: list[ApiError] = []
         self.posts = 0
         self.dry_runs = 0
         self.node_lists = 0
@@ -82,7 +82,7 @@ class Server:
             return self.job
         found = self.kept if kind == "ConfigMap" else self.taken
         if found is None:
-            raise RefusalError(Kind.ABSENT, "not found")
+            raise ApiError(ErrorKind.ABSENT, "not found")
         return found
 
     async def list(self, api_version: str, kind: str) -> Sequence[dict[str, Any]]:
@@ -241,7 +241,7 @@ async def looked_at(server: Server, shell: KubernetesBackend, now: float = NOW) 
 
 
 @pytest.mark.parametrize("spec", OLD_SPECS.values(), ids=OLD_SPECS)
-def test_a_spec_of_an_older_shape_is_told_of_and_can_be_put_right(spec: Any) -> None:
+def test_a_spec_of_an_older_shape_is_reported_and_can_be_corrected(spec: Any) -> None:
     async def life() -> None:
         server = Server()
         server.job |= {"spec": spec}
@@ -256,7 +256,7 @@ def test_a_spec_of_an_older_shape_is_told_of_and_can_be_put_right(spec: Any) -> 
     asyncio.run(life())
 
 
-def test_a_job_whose_pods_may_not_be_watched_is_told_so() -> None:
+def test_a_missing_right_to_watch_pods_is_reported() -> None:
     """The role lacks a verb: nothing can be decided, and the job's status should say so."""
 
     async def life() -> None:
@@ -271,14 +271,14 @@ def test_a_job_whose_pods_may_not_be_watched_is_told_so() -> None:
     asyncio.run(life())
 
 
-def test_a_job_whose_nodes_may_not_be_listed_is_told_so_and_what_to_do() -> None:
+def test_a_missing_right_to_list_nodes_is_reported_with_its_remedy() -> None:
     """Roles may be written by hand, and a chart's value forgotten."""
 
     async def life() -> None:
         server = Server()
         server.nodes_refusal = refused("nodes is forbidden: cannot list resource")
         async with Life(server) as shell:
-            with pytest.raises(RefusalError):
+            with pytest.raises(ApiError):
                 await looked_at(server, shell)
             (told,) = (await looked_at(server, shell, NOW + 20))["conditions"]
             assert (told["type"], told["reason"]) == ("Stalled", "Refused")
@@ -298,15 +298,15 @@ def test_a_webhook_that_does_not_answer_is_said_of_the_run_that_meets_it_and_not
         server.template_refusals = [refused(sentence)]
         async with Life(server) as shell:
             snapshot = await seen(shell)
-            assert snapshot.observed.refusals == ()
+            assert snapshot.observed.blockers == ()
             server.refusals = [refused(sentence)]
             assert await shell.create(snapshot, [PROBE], NOW)
-            assert (await seen(shell)).observed.runs["tiny-probe-1"].refusal == sentence
+            assert (await seen(shell)).observed.runs["tiny-probe-1"].rejection == sentence
 
     asyncio.run(life())
 
 
-def test_the_same_event_of_the_same_object_is_told_once() -> None:
+def test_equal_events_of_an_object_are_counted_as_one() -> None:
     async def life() -> None:
         server, told = Server(), JobEvent("Warning", "SpecInvalid", "spec.training is missing")
         async with Life(server) as shell:
@@ -334,7 +334,7 @@ def test_a_job_with_a_status_of_an_older_shape_begins_anew(status: Any) -> None:
 
 
 @pytest.mark.parametrize("changed", OLD_PODS)
-def test_pods_of_an_older_shape_count_for_nothing(changed: dict[str, Any]) -> None:
+def test_pods_of_an_older_shape_are_ignored(changed: dict[str, Any]) -> None:
     async def life() -> None:
         server = Server()
         old = pod("a")
@@ -360,7 +360,7 @@ def measured(server: Server, outside_bytes: int) -> dict[str, Any]:
     return {**pod("a"), "status": {"phase": "Succeeded", "containerStatuses": [{"name": "trainer", "state": state}]}}
 
 
-def test_what_one_job_has_measured_the_next_one_begins_with() -> None:
+def test_a_job_begins_with_the_measurements_of_the_one_before() -> None:
     async def life() -> None:
         server = Server()
         server.job["spec"]["resources"]["gpuProduct"] = "NVIDIA-L4"
@@ -402,8 +402,8 @@ def test_a_report_that_an_operator_left_unread_is_read_by_the_next_one() -> None
     asyncio.run(life())
 
 
-def refused(message: str, kind: Kind = Kind.REFUSED) -> RefusalError:
-    return RefusalError(kind, message)
+def refused(message: str, kind: ErrorKind = ErrorKind.REFUSED) -> ApiError:
+    return ApiError(kind, message)
 
 
 def test_a_refusal_that_is_worded_anew_each_time_is_not_asked_for_in_a_fast_loop() -> None:
@@ -415,12 +415,12 @@ def test_a_refusal_that_is_worded_anew_each_time_is_not_asked_for_in_a_fast_loop
         async with Life(server) as shell:
             snapshot = await seen(shell)
             assert await shell.create(snapshot, [PROBE], NOW)
-            first = (await seen(shell)).observed.runs["tiny-probe-1"].refusal
+            first = (await seen(shell)).observed.runs["tiny-probe-1"].rejection
             assert not await shell.create(snapshot, [PROBE], NOW + 0.1)
-            assert (await seen(shell)).observed.runs["tiny-probe-1"].refusal == first == "denied: request 0"
+            assert (await seen(shell)).observed.runs["tiny-probe-1"].rejection == first == "denied: request 0"
             assert server.posts == 1
             assert await shell.create(snapshot, [PROBE], NOW + 30)
-            assert (await seen(shell, NOW + 30)).observed.runs["tiny-probe-1"].refusal == "denied: request 1"
+            assert (await seen(shell, NOW + 30)).observed.runs["tiny-probe-1"].rejection == "denied: request 1"
 
     asyncio.run(life())
 
@@ -430,7 +430,7 @@ def test_a_template_whose_refusal_is_worded_anew_each_time_is_asked_about_now_an
         server = Server()
         server.template_refusals = [refused(f"denied: request {number}") for number in range(2)]
         async with Life(server) as shell:
-            said = [(await seen(shell, NOW + later)).observed.refusals for later in (0, 0.1, 30, 60, 90)]
+            said = [(await seen(shell, NOW + later)).observed.blockers for later in (0, 0.1, 30, 60, 90)]
             assert [each.message for refusals in said for each in refusals] == [
                 "denied: request 0",
                 "denied: request 0",
@@ -464,7 +464,7 @@ def test_a_refusal_goes_once_the_run_is_taken() -> None:
     asyncio.run(life())
 
 
-def test_what_an_earlier_run_was_refused_keeps_no_later_one_waiting() -> None:
+def test_an_earlier_refusal_does_not_delay_a_later_run() -> None:
     """Nothing blocks the later run, so nobody would look again."""
 
     async def life() -> None:
@@ -477,7 +477,7 @@ def test_what_an_earlier_run_was_refused_keeps_no_later_one_waiting() -> None:
     asyncio.run(life())
 
 
-def test_what_a_job_of_the_same_name_was_refused_does_not_count() -> None:
+def test_refusals_of_an_earlier_job_of_the_same_name_do_not_count() -> None:
     async def life() -> None:
         server = Server()
         server.refusals = [refused("exceeded quota: gpus")]
@@ -490,21 +490,21 @@ def test_what_a_job_of_the_same_name_was_refused_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("freed", [93, -3600], ids=["later", "after the clock went back"])
-def test_a_name_that_stays_taken_is_said_without_a_break_and_not_once_it_is_free(freed: int) -> None:
+def test_a_taken_name_is_reported_until_it_is_free(freed: int) -> None:
     """Otherwise it would be reported, cleared and reported again every half minute."""
 
     async def life() -> None:
         server = Server()
-        server.refusals = [refused("already exists", Kind.EXISTS)]
+        server.refusals = [refused("already exists", ErrorKind.EXISTS)]
         server.taken = {"metadata": {"name": "tiny-probe-1", "uid": "foreign"}}
         async with Life(server) as shell:
             await shell.create(await seen(shell), [PROBE], NOW)
             for later in (1, 31, 62):
-                (said,) = (await seen(shell, NOW + later)).observed.refusals
+                (said,) = (await seen(shell, NOW + later)).observed.blockers
                 assert said.reason == reasons.NAME_TAKEN
             server.taken = None
             after = (await seen(shell, NOW + freed)).observed
-            assert (after.refusals, after.runs) == ((), {})
+            assert (after.blockers, after.runs) == ((), {})
 
     asyncio.run(life())
 
@@ -519,17 +519,17 @@ def test_jobs_that_look_at_the_same_moment_share_one_list_of_the_nodes() -> None
     asyncio.run(life())
 
 
-def test_a_kind_that_the_cluster_does_not_know_is_said() -> None:
+def test_a_kind_that_the_cluster_does_not_know_is_reported() -> None:
     """Without its group the scheduler would hold the pods back, and nobody would know why."""
 
     async def life() -> None:
         server = Server()
         trainer = {"name": "trainer", "image": "mine:1", "command": ["train"]}
         server.job["spec"]["template"] = {"spec": {"schedulerName": "volcano", "containers": [trainer]}}
-        server.refusals = [refused("the server could not find the requested resource", Kind.ABSENT)]
+        server.refusals = [refused("the server could not find the requested resource", ErrorKind.ABSENT)]
         async with Life(server, Gang.VOLCANO) as shell:
             assert await shell.create(await seen(shell), [PROBE], NOW)
-            told = (await seen(shell)).observed.runs["tiny-probe-1"].refusal
+            told = (await seen(shell)).observed.runs["tiny-probe-1"].rejection
             assert told == "the cluster does not know PodGroup of scheduling.volcano.sh/v1beta1; install it there"
 
     asyncio.run(life())
@@ -547,12 +547,12 @@ def test_the_price_of_a_product_reaches_the_status_of_its_job() -> None:
     asyncio.run(life())
 
 
-def test_what_the_operator_was_not_installed_with_forbids_every_pod() -> None:
+def test_a_missing_gang_scheduler_refuses_the_job() -> None:
     async def life() -> None:
         server = Server()
         server.job["spec"]["launcher"] = "JobSet"
         async with Life(server) as shell:
-            (said,) = (await seen(shell)).observed.refusals
+            (said,) = (await seen(shell)).observed.blockers
             assert said.reason == reasons.GANG_NOT_INSTALLED
 
     asyncio.run(life())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strict_models import validate
+from kubernetes_models import validate
 
 from memtune.api import Job, load_job
 from memtune.gpus.gpu import find
@@ -80,7 +80,7 @@ def variables(pod: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
 
 
-def test_the_pod_is_as_before() -> None:
+def test_the_pod_matches_the_golden_file() -> None:
     text = json.dumps(pod_of(job()), indent=1, sort_keys=True) + "\n"
     if os.environ.get("MEMTUNE_WRITE_GOLDEN"):
         GOLDEN.write_text(text)
@@ -120,7 +120,7 @@ def test_it_runs_the_users_command_as_a_probe_of_all_ranks_on_an_emulated_gpu() 
     assert {name: told[name] for name in wanted} == wanted
 
 
-def test_nothing_real_goes_on_from_what_it_saves() -> None:
+def test_no_real_run_resumes_from_its_checkpoints() -> None:
     spec = pod_of(job())["spec"]
     (checkpoints,) = [volume for volume in spec["volumes"] if volume["name"] == "memtune-checkpoints"]
     assert checkpoints == {"name": "memtune-checkpoints", "emptyDir": {}}
@@ -160,7 +160,7 @@ def test_a_run_of_a_job_on_emulated_gpus_is_one_pod_without_a_gpu(is_restricted:
     assert {name: told[name] for name in wanted} == wanted
 
 
-def test_a_probe_of_such_a_job_is_ended_by_its_kubelet_as_any_probe_is() -> None:
+def test_a_probe_of_an_emulated_job_has_a_deadline() -> None:
     (pod,) = run_objects(emulated_job(), Run(RunKind.PROBE, 1, PLAN), RUNNER_IMAGE)
     assert pod["spec"]["activeDeadlineSeconds"] > 600
 
@@ -181,7 +181,9 @@ def test_a_probe_of_such_a_job_is_ended_by_its_kubelet_as_any_probe_is() -> None
         ),
     ],
 )
-def test_such_a_job_saves_beside_what_real_runs_save(mount: dict[str, str], path: str, wanted: dict[str, str]) -> None:
+def test_an_emulated_job_saves_beside_real_checkpoints(
+    mount: dict[str, str], path: str, wanted: dict[str, str]
+) -> None:
     own = {"volumeMounts": [{"name": "data", **mount}]}
     mounted = emulated_job(
         template={
@@ -197,7 +199,7 @@ def test_such_a_job_saves_beside_what_real_runs_save(mount: dict[str, str], path
     assert [each for each in mounts if each["mountPath"].rstrip("/") == path] == [{"name": "data", **wanted}]
 
 
-def test_such_a_job_saves_on_the_volume_of_its_checkpoints() -> None:
+def test_an_emulated_job_saves_on_its_checkpoint_volume() -> None:
     (pod,) = run_objects(emulated_job(), ATTEMPT, RUNNER_IMAGE)
     (mount,) = [each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["mountPath"] == "/checkpoints"]
     assert mount == {"name": "memtune-checkpoints", "mountPath": "/checkpoints", "subPath": "memtune-emulated"}
@@ -205,14 +207,14 @@ def test_such_a_job_saves_on_the_volume_of_its_checkpoints() -> None:
     assert claimed in pod["spec"]["volumes"]
 
 
-def test_such_a_job_needs_no_gang() -> None:
+def test_an_emulated_job_needs_no_gang() -> None:
     gang = {"spec": {"schedulerName": "volcano", "containers": [{"name": "trainer", "image": "i:1", "command": ["x"]}]}}
     found = preflight.check(emulated_job(template=gang, launcher="JobSet"), Policy(), RUNNER_IMAGE, ())
-    assert found.refusal is None
+    assert found.blocker is None
     assert found.pod is not None
     assert "schedulerName" not in found.pod["spec"]
 
 
-def test_a_run_of_it_has_no_service() -> None:
+def test_an_emulated_run_has_no_service() -> None:
     run = Run(RunKind.EMULATE, 1, PLAN, gpu=find("h100-80gb"))
     assert [each["kind"] for each in run_objects(job(), run, RUNNER_IMAGE)] == ["Pod"]

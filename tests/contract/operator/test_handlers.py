@@ -16,7 +16,7 @@ from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 
 
-def test_kopf_is_told_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kopf_has_the_operators_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default it asks for the user's name, and the user of the operator's image has none."""
     told: dict[str, Any] = {}
 
@@ -28,7 +28,7 @@ def test_kopf_is_told_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["identity"] == "memtune-0"
 
 
-def test_whoever_works_tells_prometheus_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_replica_is_the_leader_in_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: Any) -> None:
         return None
 

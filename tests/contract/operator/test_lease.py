@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
+from memtune_operator.api_errors import ApiError
 from memtune_operator.kubernetes import lease as module
-from memtune_operator.kubernetes.api_errors import RefusalError
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.lease import lead
 from memtune_operator.pods.policy import Policy
@@ -99,9 +99,7 @@ def test_a_lost_lease_ends_the_work(leases: Leases) -> None:
     assert not led(work)
 
 
-def test_whoever_reads_that_another_leads_by_now_gives_up_without_another_try(
-    leases: Leases, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_sees_another_leader_gives_up_at_once(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"LEASE_SECONDS": 7200, "RENEW_SECONDS": 3600.0}.items():
         monkeypatch.setattr(module, name, seconds)
 
@@ -170,7 +168,7 @@ def test_the_first_lease_is_created_through_the_real_client() -> None:
     assert [lease["spec"]["holderIdentity"] for lease in api.created] == ["me"]
 
 
-def test_whoever_stood_still_for_too_long_writes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_paused_beyond_its_lease_writes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between planning a run and creating its pods, another may take the lead and finish the run."""
     api = Api()
     hasten(monkeypatch)
@@ -179,7 +177,7 @@ def test_whoever_stood_still_for_too_long_writes_nothing_more(monkeypatch: pytes
     async def work(cluster: Client) -> None:
         await cluster.create(pods[0])
         time.sleep(2.2)  # the whole process stops, as after SIGSTOP
-        with pytest.raises(RefusalError, match="the lease has run out"):
+        with pytest.raises(ApiError, match="the lease has run out"):
             await cluster.create(pods[1])
 
     assert api.lead(work)

@@ -66,7 +66,7 @@ asyncio.run(LocalRun(Path(sys.argv[1]), lambda: None).start(words, {}, Path.cwd(
 """
 
 
-def test_a_process_is_found_that_nobody_lived_to_record(tmp_path: Path) -> None:
+def test_an_unrecorded_process_is_found(tmp_path: Path) -> None:
     """The next call would start a second one."""
     directory = tmp_path / "tiny-train-1"
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -113,7 +113,7 @@ def test_a_process_that_could_not_be_recorded_is_ended_all_the_same(
     asyncio.run(life())
 
 
-def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
+def test_processes_of_a_run_end_with_it(tmp_path: Path) -> None:
     child = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]).pid, flush=True)"
 
     async def life() -> None:
@@ -129,7 +129,7 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_the_log_of_a_run_that_nobody_lived_to_record_is_read_to_its_end(tmp_path: Path) -> None:
+def test_the_log_of_an_unrecorded_run_is_read_to_its_end(tmp_path: Path) -> None:
     async def read() -> list[str]:
         return [line async for line in LocalRun(tmp_path, lambda: None).log(follow=True)]
 
@@ -138,7 +138,7 @@ def test_the_log_of_a_run_that_nobody_lived_to_record_is_read_to_its_end(tmp_pat
     assert asyncio.run(read()) == ["step 1"]
 
 
-def test_where_nobody_saw_how_a_run_ended_its_report_tells(tmp_path: Path) -> None:
+def test_the_report_decides_how_an_unwatched_run_ended(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, lambda: None)
     assert not run.adopt_report()
     assert run.observe() is None

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from crd_schemas import contract, refusals, schema_of
-from run_cases import CASES, PROBE, RUNNER_IMAGE, job
-from strict_models import validate
+from kubernetes_models import validate
+from runs_with_every_feature import CASES, PROBE, RUNNER_IMAGE, job
 
 from memtune.wire import environment
 from memtune_operator.pods import manifests
@@ -41,7 +41,7 @@ def variables(**resources: Any) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
 
 
-def test_a_rehearsal_is_told_what_its_virtual_gpu_loses() -> None:
+def test_a_rehearsal_has_the_memory_loss_of_its_virtual_gpu() -> None:
     shrink = {"afterStep": 30, "by": "25%"}
     told = variables(gpuMemory="2Gi", device="virtual", shrink=shrink)
     assert told[environment.SHRINK] == f"30:{3 * 2**29}"
@@ -49,7 +49,7 @@ def test_a_rehearsal_is_told_what_its_virtual_gpu_loses() -> None:
     assert (told[environment.SHRINK], told[environment.MEMORY_SHARE]) == (f"30:{3 * 2**28}", "0.5")
 
 
-def test_a_run_is_told_of_its_share_and_of_its_disk_where_the_job_has_them() -> None:
+def test_a_run_has_the_share_and_the_disk_of_its_job() -> None:
     plain = variables(gpuMemory="2Gi", device="virtual")
     assert (plain[environment.MEMORY_SHARE], plain[environment.NVME_PATH]) == ("", "")
     assert variables(nvmePath="/mnt/nvme")[environment.NVME_PATH] == "/mnt/nvme"
@@ -73,7 +73,7 @@ def test_the_projects_that_make_groups_of_pods_know_every_field(case: str) -> No
     assert refusals(schema, {**manifest, "spec": {**manifest["spec"], "minMembers": 2}}, kind)
 
 
-def test_a_job_set_holds_a_pod_that_the_kubernetes_client_knows() -> None:
+def test_the_kubernetes_client_knows_the_pod_of_a_job_set() -> None:
     (job_set,) = [each for each in built("job-set") if each["kind"] == "JobSet"]
     validate(job_set["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec", "JobSet")
 
@@ -90,7 +90,7 @@ def test_a_job_set_holds_a_pod_that_the_kubernetes_client_knows() -> None:
         (("spec", "containers", 0, "name"), None),
     ],
 )
-def test_the_validation_sees_what_the_api_server_would_refuse(path: tuple[Any, ...], value: Any) -> None:
+def test_the_validation_finds_manifests_that_the_api_server_would_refuse(path: tuple[Any, ...], value: Any) -> None:
     (pod,) = manifests.pods(*CASES["probe-built-in"], RUNNER_IMAGE)
     place: Any = pod
     for step in path[:-1]:

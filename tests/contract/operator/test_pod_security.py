@@ -13,9 +13,9 @@ from chart_values import VALUE_SETS
 from helm_chart import objects, only
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kubernetes_models import validate
 from pod_security import violations
-from run_cases import CASES, PROBE, RUNNER_IMAGE, group_job, job, rich_template
-from strict_models import validate
+from runs_with_every_feature import CASES, PROBE, RUNNER_IMAGE, group_job, job, rich_template
 
 from memtune.api import Job, load_job
 from memtune.wire.run import Run, TraceRun
@@ -28,8 +28,8 @@ RESTRICTED = Policy(service_accounts=None, is_restricted=True)
 
 
 def problem_of(one: Job, policy: Policy = RESTRICTED) -> str:
-    refusal = preflight.check(one, policy, RUNNER_IMAGE).refusal
-    return refusal.message if refusal else ""
+    blocker = preflight.check(one, policy, RUNNER_IMAGE).blocker
+    return blocker.message if blocker else ""
 
 
 def pods_of(one: Job, run: Run | TraceRun, is_restricted: bool = True) -> Iterator[dict[str, Any]]:
@@ -87,7 +87,7 @@ def with_context(pod: dict[str, Any] | None = None, container: dict[str, Any] | 
     return job(template={"spec": {"containers": [trainer], **(pod or {})}}, **spec)
 
 
-def test_what_the_template_sets_itself_is_kept() -> None:
+def test_settings_of_the_template_are_kept() -> None:
     profile = {"type": "Localhost", "localhostProfile": "gpu.json"}
     own = {
         "runAsUser": 1000,
@@ -152,7 +152,7 @@ def test_all_contradictions_are_named_at_once() -> None:
     assert problem.count("runAsUser: 0 (give the number of a user that is not root)") == 2
 
 
-def test_what_baseline_forbids_is_named_with_what_restricted_does() -> None:
+def test_violations_of_baseline_and_restricted_are_named_together() -> None:
     pod = {"hostNetwork": True, "volumes": [{"name": "data", "hostPath": {"path": "/data"}}]}
     context = {"privileged": True, "runAsUser": 0}
     assert problem_of(with_context(pod, {"securityContext": context})) == (
@@ -227,7 +227,7 @@ def test_the_chart_asks_for_it_by_one_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("variables", "words"),
     [
         ({"POD_SECURITY": "baseline"}, "MEMTUNE_OPERATOR_POD_SECURITY='baseline': it is not restricted"),
         (
@@ -236,6 +236,6 @@ def test_the_chart_asks_for_it_by_one_setting() -> None:
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(told: dict[str, str], words: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(variables: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
-        read_settings({**IMAGE, **{f"MEMTUNE_OPERATOR_{name}": value for name, value in told.items()}})
+        read_settings({**IMAGE, **{f"MEMTUNE_OPERATOR_{name}": value for name, value in variables.items()}})

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from kubernetes_models import validate
 from small_traces import small_trace
-from strict_models import validate
 
 from memtune.api import Job, load_job
 from memtune.wire import environment
 from memtune.wire.run import TraceRun
 from memtune.wire.trace_message import pack
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.traces import Traces, image_of
 from memtune_operator.local.runs import expanded
@@ -113,7 +113,7 @@ def test_it_asks_for_no_gpu_and_for_little_else() -> None:
         "volumes", "initContainers", "securityContext", "python", "runner",
     ],
 )  # fmt: skip
-def test_whatever_changes_a_trace_changes_its_key(other: Job) -> None:
+def test_every_input_of_a_trace_changes_its_key(other: Job) -> None:
     assert key_of(other, RUNNER_IMAGE) != key_of(job(), RUNNER_IMAGE)
 
 
@@ -130,7 +130,7 @@ def test_whatever_changes_a_trace_changes_its_key(other: Job) -> None:
     ],
     ids=["recovery", "job", "resources", "place", "volume that is not mounted", "name", "imagePullPolicy"],
 )
-def test_what_changes_no_trace_leaves_its_key(other: Job) -> None:
+def test_fields_that_change_no_trace_leave_its_key(other: Job) -> None:
     assert key_of(other, RUNNER_IMAGE) == key_of(job(), RUNNER_IMAGE)
 
 
@@ -154,7 +154,7 @@ FILLED, SCRATCH = {"name": "fetch", "image": "git:1"}, {"name": "scratch", "empt
 @pytest.mark.parametrize(
     ("init_containers", "told"), [([], "/code:/data"), ([FILLED], "/code:/data:/tmp")], ids=["empty", "filled"]
 )
-def test_the_tracer_is_told_which_volumes_may_hold_anything(init_containers: list[Any], told: str) -> None:
+def test_the_tracer_knows_which_volumes_may_hold_anything(init_containers: list[Any], told: str) -> None:
     paths = {"code": "/code", "data": "data", "scratch": "/tmp"}
     mounts = [{"name": name, "mountPath": path} for name, path in paths.items()]
     volumes = [CODE, {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, SCRATCH]
@@ -168,14 +168,14 @@ class Server:
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] | None = None
-        self.refusal: RefusalError | None = None
+        self.refusal: ApiError | None = None
 
     async def read(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
         assert (api_version, kind, namespace, name) == ("v1", "ConfigMap", "research", "memtune-traces")
         if self.refusal:
             raise self.refusal
         if self.kept is None:
-            raise RefusalError(Kind.ABSENT, "not found")
+            raise ApiError(ErrorKind.ABSENT, "not found")
         return self.kept
 
     async def create(self, manifest: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ def field(path: str) -> dict[str, Any]:
     ],
     ids=["volume", "envFrom", "secret", "configMap", "label", "annotation", "edited to none", "garbage"],
 )
-def test_what_the_template_cannot_tell_takes_no_place_among_what_jobs_share(first: Job, trace: str) -> None:
+def test_a_trace_that_depends_on_a_volume_is_not_shared(first: Job, trace: str) -> None:
     server = Server()
     assert not asyncio.run(new_traces(server).remember(first, trace, [a_pod("sha256:1")], 7.0))
     assert server.kept is None
@@ -253,7 +253,7 @@ def test_variables_that_tell_of_the_pod_alone_keep_nobody_from_sharing(source: d
     assert asyncio.run(new_traces(server).recall(job(container=source, uid="another"), {}, [])) == TRACE
 
 
-def test_a_job_whose_code_came_from_a_volume_leaves_alone_what_others_share() -> None:
+def test_code_from_a_volume_leaves_shared_traces_alone() -> None:
     server = Server()
     traces = kept_in(server)
     asyncio.run(traces.remember(job(), OF_A_VOLUME, [], 8.0))
@@ -280,12 +280,12 @@ def test_an_image_that_is_another_by_now_is_traced_again_but_once() -> None:
 def test_a_job_without_a_factory_asks_for_nothing() -> None:
     described = job(model={"architecture": {"hiddenSize": 64, "layers": 1, "heads": 1, "ffnSize": 64, "vocabSize": 64}})
     server = Server()
-    server.refusal = RefusalError(Kind.RETRY, "not to be asked")
+    server.refusal = ApiError(ErrorKind.RETRY, "not to be asked")
     assert asyncio.run(new_traces(server).recall(described, {}, [])) == ""
 
 
-@pytest.mark.parametrize(("kind", "again"), [(Kind.CONFLICT, True), (Kind.RETRY, False)])
-def test_what_cannot_be_kept_is_no_end_of_the_job(kind: Kind, again: bool) -> None:
+@pytest.mark.parametrize(("kind", "again"), [(ErrorKind.CONFLICT, True), (ErrorKind.RETRY, False)])
+def test_a_trace_that_cannot_be_kept_does_not_end_the_job(kind: ErrorKind, again: bool) -> None:
     server = Server()
-    server.refusal = RefusalError(kind, "no")
+    server.refusal = ApiError(kind, "no")
     assert asyncio.run(new_traces(server).remember(job(), TRACE, [], 7.0)) is again

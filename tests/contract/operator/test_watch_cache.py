@@ -8,11 +8,11 @@ from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from api_answers import ApiServer, api_server, events, listed
+from fake_api_server import ApiServer, api_server, events, listed
 from kubernetes.aio import client
 
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.kubernetes.client import Change, Client
 from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError
 from memtune_operator.pods import names
@@ -39,7 +39,7 @@ class Server:
     ) -> AsyncIterator[Change]:
         await self.answers[namespace].wait()
         self.lists += 1
-        if isinstance(self.ends_with, RefusalError) and self.ends_with.kind in (Kind.ABSENT, Kind.REFUSED):
+        if isinstance(self.ends_with, ApiError) and self.ends_with.kind in (ErrorKind.ABSENT, ErrorKind.REFUSED):
             raise self.ends_with
         for each in self.pods:
             if namespace in ("", each["metadata"]["namespace"]):
@@ -101,12 +101,12 @@ def test_one_watch_of_the_whole_cluster_serves_every_namespace() -> None:
     asyncio.run(life())
 
 
-def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
+def test_an_unknown_kind_has_no_objects() -> None:
     """Otherwise every job would wait for a list that never comes."""
 
     async def life() -> None:
         cache = Cache(VOLCANO_GROUP, ())
-        server = Server(ends_with=RefusalError(Kind.ABSENT, "the server could not find the requested resource"))
+        server = Server(ends_with=ApiError(ErrorKind.ABSENT, "the server could not find the requested resource"))
         task = following(cache, server)
         server.answers[""].set()
         assert await cache.of_job(Key("b", "llama")) == []
@@ -115,12 +115,12 @@ def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
     asyncio.run(life())
 
 
-def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_may_not_be_watched_is_reported_and_woken_once_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would wait silently, or be decided on from an outdated view."""
     monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._UNCHANGED_SECONDS", 0.0)
     monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     key, woken = Key("b", "llama"), asyncio.Queue[Key]()
-    forbidden = RefusalError(Kind.REFUSED, "pods is forbidden: cannot list resource")
+    forbidden = ApiError(ErrorKind.REFUSED, "pods is forbidden: cannot list resource")
 
     async def life() -> None:
         server, cache = Server(pod("b", "llama", "p"), is_silent=False), Cache(POD, ("a", "b"))
@@ -141,7 +141,7 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
     asyncio.run(life())
 
 
-def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_watched_deletions_count_as_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows what a pod missing from a list did after the last watch had ended."""
     monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     pods = "/api/v1/pods"
@@ -167,7 +167,7 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
 
 
 @pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])
-def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_sends_invalid_events_is_restarted(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy in between may send anything, which would crash the operator."""
     monkeypatch.setattr("memtune_operator.kubernetes.watch_cache._RETRY_SECONDS", 0.0)
     pods, mine = "/api/v1/pods", versioned(pod("research", "llama", "p-9"), "9")
@@ -178,8 +178,8 @@ def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypat
         assert asyncio.run(followed(server, asks=4)) == ["p-9"]
 
 
-@pytest.mark.parametrize("ending", [None, RefusalError(Kind.EXPIRED, "too old resource version")])
-def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(ending: RefusalError | None) -> None:
+@pytest.mark.parametrize("ending", [None, ApiError(ErrorKind.EXPIRED, "too old resource version")])
+def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(ending: ApiError | None) -> None:
     async def life() -> int:
         server, cache = Server(ends_with=ending, is_silent=False), Cache(POD, ())
         task = following(cache, server)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_trainings
 import torch
-import watched
 
 import memtune_runner
 from memtune.plans.plan import Plan
@@ -118,7 +118,7 @@ def test_a_kill_during_a_save_leaves_the_one_before_the_newest(tmp_path: Path, m
     monkeypatch.setenv("KILLED_AT", "2")
     variables = {"INTEGRATION": "accelerate", "ATTEMPT": "1", "CHECKPOINT_PATH": str(tmp_path / "saves")}
     with pytest.raises(AssertionError, match="left no report"):
-        watched.run(SAVES, "fp32-ddp-none-mb4x2", tmp_path, 1, (), **variables)
+        small_trainings.run(SAVES, "fp32-ddp-none-mb4x2", tmp_path, 1, (), **variables)
     found = newest(tmp_path / "saves")
     assert found is not None
     assert (found.directory.name, found.manifest.samples) == ("step-1", 8)
@@ -127,15 +127,15 @@ def test_a_kill_during_a_save_leaves_the_one_before_the_newest(tmp_path: Path, m
 
 def test_a_relaunch_that_loads_nothing_ends_before_it_trains(tmp_path: Path) -> None:
     saves, plan = tmp_path / "saves", "fp32-ddp-none-mb4x2"
-    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
+    variables = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
     saving = ["--save-every", "2", "--output-dir", str(saves), "--max-steps", "4"]
-    (first,) = watched.run(LANGUAGE_MODELING, plan, tmp_path, 1, saving, **told, ATTEMPT="1")
+    (first,) = small_trainings.run(LANGUAGE_MODELING, plan, tmp_path, 1, saving, **variables, ATTEMPT="1")
     assert (first.report.checkpoint_samples, first.report.resumed_samples) == (32, None), first.output[-3000:]
-    told |= {"ATTEMPT": "2", "RESUME_FROM": str(saves / "step_2"), "RESUME_SAMPLES": "16"}
+    variables |= {"ATTEMPT": "2", "RESUME_FROM": str(saves / "step_2"), "RESUME_SAMPLES": "16"}
     resuming = [*saving, "--resume-from", str(saves / "step_2")]
-    (again,) = watched.run(LANGUAGE_MODELING, plan, tmp_path, 1, resuming, **told)
+    (again,) = small_trainings.run(LANGUAGE_MODELING, plan, tmp_path, 1, resuming, **variables)
     assert (again.report.steps, again.report.resumed_samples) == (2, 16), again.output[-3000:]
-    (unloaded,) = watched.run(LANGUAGE_MODELING, plan, tmp_path, 1, [*resuming, "--no-load"], **told)
+    (unloaded,) = small_trainings.run(LANGUAGE_MODELING, plan, tmp_path, 1, [*resuming, "--no-load"], **variables)
     report = unloaded.report
     assert (report.ending, report.steps, report.resumed_samples) == (Ending.BAD_INPUT, 0, 0), unloaded.output[-3000:]
     assert "call accelerator.load_state(path)" in report.message
@@ -158,7 +158,7 @@ def test_the_names_that_accelerate_gives_go_on_after_a_relaunch_within_its_limit
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint_1"]
 
 
-def test_saves_after_a_relaunch_are_the_newest_whatever_was_rotated_away_before(
+def test_saves_after_a_relaunch_are_the_newest_though_others_were_rotated_away(
     settings: Settings, patches: Patches, tmp_path: Path
 ) -> None:
     project = {"project_dir": str(tmp_path), "automatic_checkpoint_naming": True, "total_limit": 2}
@@ -169,7 +169,7 @@ def test_saves_after_a_relaunch_are_the_newest_whatever_was_rotated_away_before(
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["checkpoint_6", "checkpoint_7"]
 
 
-def test_a_script_tells_of_its_own_checkpoints(
+def test_a_script_reports_its_own_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "store" / "mine"
@@ -208,13 +208,13 @@ def test_nothing_is_saved_over_the_place_of_all_checkpoints(settings: Settings, 
 
 
 @pytest.mark.parametrize("asked", [True, "output/checkpoint-6"])
-def test_a_trainer_never_resumes_from_what_was_not_completed(
+def test_a_trainer_never_resumes_from_an_incomplete_checkpoint(
     asked: Any, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "output" / "checkpoint-6").mkdir(parents=True)
     given = asked if asked is True else str(tmp_path / asked)
     assert huggingface.resume_from(settings, given) is None
-    assert "the training starts anew" in capsys.readouterr().err
+    assert "the training starts from step 0" in capsys.readouterr().err
     assert huggingface.resume_from(settings, "/models/pretrained") == "/models/pretrained"
     assert huggingface.resume_from(replace(settings, resume_from=tmp_path), given) == str(tmp_path)
 
@@ -232,20 +232,27 @@ class Twice:
         self._directory, self._monkeypatch = directory, monkeypatch
         self.saves = directory / "saves"
 
-    def train(self, attempt: int, variables: dict[str, str], **own: str) -> tuple[watched.Outcome, dict[int, float]]:
+    def train(
+        self, attempt: int, variables: dict[str, str], **own: str
+    ) -> tuple[small_trainings.Outcome, dict[int, float]]:
         """Run it once; ``variables`` are MemTune's, ``own`` the program's."""
         directory = self._directory / f"attempt-{attempt}"
         directory.mkdir()
-        told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(self.saves), "ATTEMPT": str(attempt), **variables}
+        variables = {
+            "INTEGRATION": "accelerate",
+            "CHECKPOINT_PATH": str(self.saves),
+            "ATTEMPT": str(attempt),
+            **variables,
+        }
         with self._monkeypatch.context() as set_for_this:
             for name, value in {"SAVES_IN": str(self.saves), **own}.items():
                 set_for_this.setenv(name, value)
-            outcome = watched.run(TWICE, "fp32-ddp-none-mb8x1", directory, 1, **told)[0]
+            outcome = small_trainings.run(TWICE, "fp32-ddp-none-mb8x1", directory, 1, **variables)[0]
         losses = re.findall(r"^step (\d+) loss ([\d.]+)", outcome.output, re.MULTILINE)
         return outcome, {int(step): float(loss) for step, loss in losses}
 
     def resumed(self, name: str, step: int) -> dict[str, str]:
-        """Check which checkpoint is the newest, and return the variables of a run that goes on from it."""
+        """Check which checkpoint is the newest, and return the variables of a run that resumes from it."""
         found = newest(self.saves)
         assert found is not None
         samples = 8 * step
@@ -279,8 +286,8 @@ def test_the_first_training_goes_on_being_saved_where_both_are_prepared_before(t
 
 def test_two_trainings_that_load_the_same_checkpoint_are_refused(twice: Twice) -> None:
     twice.train(0, {}, PREPARES_BOTH="1", FAILS_AT="second-2")
-    told = twice.resumed("first", 3)
-    again, losses = twice.train(1, told, PREPARES_BOTH="1", LOADS=told["RESUME_FROM"])
+    variables = twice.resumed("first", 3)
+    again, losses = twice.train(1, variables, PREPARES_BOTH="1", LOADS=variables["RESUME_FROM"])
     assert (again.report.ending, losses) == (Ending.BAD_INPUT, {}), again.output[-3000:]
     assert "is a checkpoint of its first" in again.report.message
 
@@ -291,7 +298,7 @@ def test_two_trainings_in_turn_are_refused_since_a_save_would_hold_only_one(twic
     assert "two Accelerators of the script train in turn" in outcome.report.message
 
 
-def test_a_resumed_script_loads_what_it_asks_for_after_it_has_trained(twice: Twice) -> None:
+def test_a_resumed_script_may_load_other_checkpoints_after_training(twice: Twice) -> None:
     twice.train(0, {}, FAILS_AT="first-1")
     again, _ = twice.train(1, twice.resumed("first", 1), LOADS_AT_END="step_2", FAILS_AT="second-1")
     saved, loaded = re.findall(r"norm of step_2: ([\d.]+)", again.output)

@@ -19,5 +19,5 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.mark.parametrize(
     ("plan", "world", "way"), [("fp32-z3-full-mb2x4-bk1m", 1, Way.DIRECT), ("fp32-z3-none-mb2x2-bk1m", 2, Way.CONVERT)]
 )
-def test_the_loss_goes_on(plan: str, world: int, way: Way, whole: Whole, tmp_path: Path) -> None:
+def test_a_relaunch_continues_with_the_same_loss(plan: str, world: int, way: Way, whole: Whole, tmp_path: Path) -> None:
     whole.goes_on(plan, world, way, tmp_path / "store")

@@ -81,7 +81,7 @@ CASES = [(*case, 2) for case in SAME_WORLD] + [(*case, 1) for case in OTHER_WORL
 
 
 @pytest.mark.parametrize(("saved", "wanted", "world"), CASES)
-def test_the_loss_goes_on(saved: str, wanted: str, world: int, told: Told) -> None:
+def test_a_relaunch_continues_with_the_same_loss(saved: str, wanted: str, world: int, told: Told) -> None:
     line = told[saved, wanted, world]
     assert "error" not in line, line["error"]
     entry = resumption(Format.DEEPSPEED, Plan.parse(saved), Plan.parse(wanted), same_world=world == 2)
@@ -93,7 +93,7 @@ def test_the_loss_goes_on(saved: str, wanted: str, world: int, told: Told) -> No
 
 
 @pytest.mark.parametrize(("saved", "wanted"), IMPOSSIBLE)
-def test_what_is_impossible_is_impossible(saved: str, wanted: str, told: Told) -> None:
+def test_plans_that_cannot_resume_a_checkpoint_are_refused(saved: str, wanted: str, told: Told) -> None:
     assert resumption(Format.DEEPSPEED, Plan.parse(saved), Plan.parse(wanted), same_world=True).way is Way.IMPOSSIBLE
     assert "error" in told[saved, wanted, 2], "the table can have more"
 

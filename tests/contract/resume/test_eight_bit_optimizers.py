@@ -86,7 +86,7 @@ def _task(before: str, after: str, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.saved}-{case.saved_world}-{case.wanted}-{case.world}")
-def test_the_loss_goes_on(case: Case, directory: Path) -> None:
+def test_a_relaunch_continues_with_the_same_loss(case: Case, directory: Path) -> None:
     before, after = Plan.parse(case.saved), Plan.parse(case.wanted)
     assert resumption(engine_format(before), before, after, case.saved_world == case.world).way is Way.DIRECT
     found = resumed(case.world, directory)[_task(case.saved, case.wanted, directory)]
@@ -99,7 +99,7 @@ def test_the_loss_goes_on(case: Case, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), IMPOSSIBLE)
-def test_what_is_impossible_is_impossible(before: str, after: str, directory: Path) -> None:
+def test_plans_that_cannot_resume_a_checkpoint_are_refused(before: str, after: str, directory: Path) -> None:
     plans = Plan.parse(before), Plan.parse(after)
     assert resumption(engine_format(plans[0]), *plans, same_world=True).way is Way.IMPOSSIBLE
     found = resumed(2, directory)[_task(before, after, directory)]

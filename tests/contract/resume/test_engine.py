@@ -69,7 +69,7 @@ def _task(case: Case, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.saved}-{case.saved_world}-{case.wanted}-{case.world}")
-def test_the_loss_goes_on(case: Case, directory: Path) -> None:
+def test_a_relaunch_continues_with_the_same_loss(case: Case, directory: Path) -> None:
     plans = Plan.parse(case.saved), Plan.parse(case.wanted)
     assert resumption(Format.DCP, *plans, case.saved_world == case.world).way is Way.DIRECT
     found = resumed(case.world, directory).get(_task(case, directory), {"error": "the ranks did not get that far"})

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 from resumed_training import PROGRAMS, Whole
 
 from memtune.plans.plan import Plan
@@ -34,10 +34,10 @@ def told(output: str) -> dict[int, tuple[int, float, float]]:
 def test_an_out_of_memory_costs_only_the_steps_since_the_last_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(name: str, plan: str, **variables: str) -> watched.Outcome:
+    def train(name: str, plan: str, **variables: str) -> small_trainings.Outcome:
         (tmp_path / name).mkdir()
         monkeypatch.setenv("SAVES_IN", str(tmp_path / name / "own"))
-        return watched.run(SCRIPT, plan, tmp_path / name, 1, INTEGRATION="lightning", **variables)[0]
+        return small_trainings.run(SCRIPT, plan, tmp_path / name, 1, INTEGRATION="lightning", **variables)[0]
 
     undisturbed = train("undisturbed", LARGE)
     whole = told(undisturbed.output)
@@ -76,7 +76,7 @@ def test_an_out_of_memory_costs_only_the_steps_since_the_last_save(
         ("fp32-z2-none-mb4x2-bk1m", 1, "fp32-z3-none-mb4x2-bk1m", 1, Way.CONVERT),
     ],
 )
-def test_the_loss_goes_on(
+def test_a_relaunch_continues_with_the_same_loss(
     saved: str, saved_world: int, wanted: str, wanted_world: int, way: Way, tmp_path: Path
 ) -> None:
     whole = Whole("lightning", saved, saved_world, tmp_path / "whole")
@@ -88,7 +88,9 @@ def test_a_loop_with_fabric_goes_on(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         store = str(tmp_path / name / "store")
         variables = {"INTEGRATION": "lightning", "CHECKPOINT_PATH": store, **variables}
-        outcome = watched.run(watched.SCRIPTS / "lightning_fabric.py", plan, tmp_path / name, 1, **variables)[0]
+        outcome = small_trainings.run(
+            small_trainings.SCRIPTS / "lightning_fabric.py", plan, tmp_path / name, 1, **variables
+        )[0]
         assert outcome.exit_code == 0, outcome.output
         return dict(re.findall(r"^step (\d+) loss ([\d.]+)", outcome.output, re.MULTILINE))
 
@@ -96,8 +98,8 @@ def test_a_loop_with_fabric_goes_on(tmp_path: Path) -> None:
     whole = train("whole", "fp32-ddp-none-mb3x2", ATTEMPT="0")
     assert list(whole) == [str(step) for step in range(1, 23)]
     saved = tmp_path / "whole" / "store" / "memtune-step-00000021-attempt-0"
-    told = {"RESUME_FROM": str(saved), "RESUME_STEP": "21", "RESUME_SAMPLES": "124", "ATTEMPT": "1"}
-    again = train("again", "fp32-ddp-full-mb3x2", **told)
+    resuming = {"RESUME_FROM": str(saved), "RESUME_STEP": "21", "RESUME_SAMPLES": "124", "ATTEMPT": "1"}
+    again = train("again", "fp32-ddp-full-mb3x2", **resuming)
     assert again.keys() == {"22"}
     assert float(again["22"]) == pytest.approx(float(whole["22"]), rel=1e-4)
 

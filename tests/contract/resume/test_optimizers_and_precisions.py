@@ -75,7 +75,7 @@ def _resuming(case: Case, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.saved}-{case.wanted}-{case.world}")
-def test_the_loss_goes_on(case: Case, directory: Path) -> None:
+def test_a_relaunch_continues_with_the_same_loss(case: Case, directory: Path) -> None:
     before, after = Plan.parse(case.saved), Plan.parse(case.wanted)
     assert resumption(engine_format(before), before, after, case.world == 2).way is case.way
     told = resumed(case.world, directory)

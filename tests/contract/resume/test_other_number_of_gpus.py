@@ -68,7 +68,7 @@ def _source(number: int, place: int, directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", range(len(CHAINS)), ids=["-".join(each.plans) for each in CHAINS])
-def test_the_loss_goes_on(number: int, directory: Path) -> None:
+def test_a_relaunch_continues_with_the_same_loss(number: int, directory: Path) -> None:
     links = [link(place, directory).get(number, {}) for place in range(len(WORLDS))]
     assert [each["error"] for each in links if "error" in each] == []
     assert [loss for each in links for loss in each["losses"]] == pytest.approx(reference().losses, rel=1e-5)

@@ -33,7 +33,7 @@ def train(runner: Path, tmp_path: Path) -> Train:
 
     def start(plan: str, ranks: int, attempt: int) -> Launch:
         store = tmp_path / "checkpoints"
-        told = {
+        variables = {
             "MEMTUNE_PLAN": plan,
             "MEMTUNE_ATTEMPT": str(attempt),
             "MEMTUNE_GLOBAL_BATCH": "8",
@@ -44,7 +44,7 @@ def train(runner: Path, tmp_path: Path) -> Train:
             "OMP_NUM_THREADS": "1",
         }
         place = Place(runner, tmp_path, training_python())
-        return place.run("python", str(SCRIPT), str(store), ranks=ranks, told=told)
+        return place.run("python", str(SCRIPT), str(store), ranks=ranks, variables=variables)
 
     return start
 
@@ -64,7 +64,7 @@ def test_shards_go_on_under_their_own_sharding_and_are_refused_to_others(train: 
     assert (report.checkpoint_samples, report.checkpoint_format) == (24, "script")
 
     refused = [
-        (COPIED, 2, "which it saved under another sharding; fp32-fsdpsgo-none-mb4x1 can go on from it"),
+        (COPIED, 2, "which it saved under another sharding; fp32-fsdpsgo-none-mb4x1 can resume from it"),
         ("fp32-fsdpsgo-none-mb4x2", 1, "which it saved on another number of GPUs; go back to 2 GPUs"),
     ]
     for attempt, (plan, ranks, words) in enumerate(refused, start=2):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 
 from memtune.plans.plan import Plan
 from memtune.plans.resume import Format
@@ -24,7 +24,7 @@ def train(plan: str, directory: Path, store: Path, **variables: str) -> str:
     directory.mkdir()
     variables = {"INTEGRATION": "hf-trainer", "CHECKPOINT_PATH": str(store), **variables}
     try:
-        return watched.run(SCRIPT, plan, directory, world=1, **variables)[0].output
+        return small_trainings.run(SCRIPT, plan, directory, world=1, **variables)[0].output
     except AssertionError as error:  # a killed worker leaves no report
         return str(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import watched
+import small_trainings
 from resumed_training import PROGRAMS, Whole
 
 from memtune.plans.resume import Way
@@ -20,9 +20,9 @@ from memtune.plans.resume import Way
         ("accelerate", "fp32-fsdp-none-mb2x2", 2, "fp32-fsdp-full-mb8x1", 1),
     ],
 )
-def test_the_loss_goes_on(
+def test_a_relaunch_continues_with_the_same_loss(
     integration: str, saved: str, saved_world: int, wanted: str, wanted_world: int, tmp_path: Path
 ) -> None:
-    worker = PROGRAMS / "fsdp_on_cpu.py" if "fsdp" in saved else watched.WORKER
+    worker = PROGRAMS / "fsdp_on_cpu.py" if "fsdp" in saved else small_trainings.WORKER
     whole = Whole(integration, saved, saved_world, tmp_path / "whole", worker)
     whole.goes_on(wanted, wanted_world, Way.DIRECT, tmp_path / "store")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import watched
-from watched import Outcome
+import small_trainings
+from small_trainings import Outcome
 
 from memtune.units import MIB
 from memtune.wire.report import Ending, Phase
@@ -16,7 +16,9 @@ LOOP = Path(__file__).parents[2] / "support" / "programs" / "catching_loop.py"
 
 def run(kind: str, directory: Path, plan: str = "fp32-ddp-none-mb4x1", **variables: str) -> Outcome:
     memory = str(16 * MIB)
-    return watched.run(LOOP, plan, directory, 1, (kind,), INTEGRATION="env", GPU_MEMORY_BYTES=memory, **variables)[0]
+    return small_trainings.run(
+        LOOP, plan, directory, 1, (kind,), INTEGRATION="env", GPU_MEMORY_BYTES=memory, **variables
+    )[0]
 
 
 @pytest.mark.parametrize("kind", ["last", "exits", "evaluation within"])

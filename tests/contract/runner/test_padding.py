@@ -111,7 +111,7 @@ def test_whole_numbers_without_a_known_name_are_no_tokens_in_the_libraries(batch
     assert all(tuple(each.shape) in ((2, 3), (2,)) for each in (wider.values() if isinstance(wider, dict) else wider))
 
 
-def test_what_holds_no_tokens_is_left_alone() -> None:
+def test_columns_without_tokens_are_not_padded() -> None:
     others = {
         "labels": torch.tensor([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),  # several classes at once
         "choices": torch.tensor([[1, 2], [3, 4]]),
@@ -126,7 +126,7 @@ def test_what_holds_no_tokens_is_left_alone() -> None:
     assert wider["texts"] == ["a", "b"]
 
 
-def test_positions_stay_within_what_the_model_has() -> None:
+def test_padded_positions_stay_within_the_models_limit() -> None:
     beyond = {"input_ids": IDS, "position_ids": torch.tensor([[7, 8, 9]])}
     assert padded(beyond, 5)["position_ids"].tolist() == [[7, 8, 9, 9, 9]]
 
@@ -150,7 +150,7 @@ def test_without_names_the_longest_whole_numbers_are_the_tokens() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_what_is_long_enough_stays_as_it_is(length: int) -> None:
+def test_long_sequences_are_not_padded(length: int) -> None:
     batch = {"input_ids": IDS, "labels": IDS}
     assert padded(batch, length)["input_ids"] is IDS
     assert padded("a text", 5) == "a text"

@@ -37,11 +37,11 @@ print("over", flush=True)
 def test_a_process_group_that_still_works_is_left_without_a_deadlock(tmp_path: Path) -> None:
     install(tmp_path / "runner")
     place = Place(tmp_path / "runner", tmp_path, training_python())
-    told = {
+    variables = {
         "MEMTUNE_PLAN": "fp32-ddp-none-mb2x1",
         "MEMTUNE_GLOBAL_BATCH": "4",
         "MEMTUNE_GPU_MEMORY_BYTES": str(1 << 30),
     }
-    launch = place.run("torchrun", place.script(_SCRIPT), ranks=2, told=told)
+    launch = place.run("torchrun", place.script(_SCRIPT), ranks=2, variables=variables)
     assert launch.exit_code == 0, launch.stdout + launch.stderr
     assert launch.stdout.count("over") == 2

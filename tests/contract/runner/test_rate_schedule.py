@@ -66,14 +66,14 @@ def told(settings: Settings, functions: list[Any], made: int, of_step: float) ->
         ([float], 6, 1, False),
     ],
 )
-def test_a_resumed_training_that_makes_all_of_its_schedule_is_told(
+def test_a_resumed_training_that_repeats_its_whole_schedule_is_reported(
     functions: list[Any], made: int, of_step: float, is_told: bool
 ) -> None:
     text = told(SETTINGS, functions, made, of_step)
     assert text.startswith("the resumed script made all 6 optimizer steps") is is_told, text
 
 
-def test_what_accelerate_has_prepared_steps_for_each_rank() -> None:
+def test_a_scheduler_prepared_by_accelerate_steps_for_each_rank() -> None:
     on_two = replace(SETTINGS, integration="accelerate", gpus_per_node=2, global_batch=16)
     assert told(on_two, [closure(12)], 6, 2).startswith("the resumed script made all 6 optimizer steps")
     assert told(on_two, [closure(12)], 3, 2) == ""
@@ -81,7 +81,7 @@ def test_what_accelerate_has_prepared_steps_for_each_rank() -> None:
     assert told(on_two, [closure(6)], 3, 2) == "", "a schedule of 6 steps, not multiplied by the ranks, ends after 3"
 
 
-def test_a_schedule_shorter_than_what_was_trained_before_is_of_the_rest() -> None:
+def test_a_schedule_shorter_than_the_trained_steps_is_of_the_rest() -> None:
     assert told(replace(SETTINGS, resume_samples=72), [closure(6)], 6, 1) == ""
 
 

@@ -68,12 +68,12 @@ def elsewhere(tmp_path: Path) -> Path:
         LINKED,
     ],
 )
-def test_whatever_is_taken_from_a_volume_is_seen(code: str, volume: Path, elsewhere: Path) -> None:
+def test_every_import_from_a_volume_is_seen(code: str, volume: Path, elsewhere: Path) -> None:
     told = code.format(volume=volume, elsewhere=elsewhere)
     assert had_part(f"/nowhere:{volume}/", told, elsewhere, volume)
 
 
-def test_what_was_imported_before_anybody_looked_is_seen(volume: Path, elsewhere: Path) -> None:
+def test_imports_before_the_watch_are_seen(volume: Path, elsewhere: Path) -> None:
     (elsewhere / "sitecustomize.py").write_text("import of_a_volume")
     assert had_part(str(volume), "pass", elsewhere, elsewhere, volume)
 
@@ -88,7 +88,7 @@ def test_a_file_may_be_mounted_alone(volume: Path, elsewhere: Path) -> None:
     "code", ["import of_the_image", "open('{elsewhere}/of_the_image.py').close()", "open(0).close()"]
 )
 @pytest.mark.parametrize("told", ["", "{volume}"])
-def test_what_is_not_from_a_volume_is_not(code: str, told: str, volume: Path, elsewhere: Path) -> None:
+def test_imports_from_elsewhere_are_not_seen(code: str, told: str, volume: Path, elsewhere: Path) -> None:
     # In the volume, which Python searches first, although nothing is imported from it.
     names = {"volume": volume, "elsewhere": elsewhere}
     assert not had_part(told.format(**names), code.format(**names), volume, elsewhere)

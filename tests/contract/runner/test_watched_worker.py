@@ -104,7 +104,7 @@ def train(
             optimizer.zero_grad()
 
 
-def test_a_run_that_follows_its_plan(directory: Path) -> None:
+def test_a_run_that_follows_its_plan_has_no_mismatch(directory: Path) -> None:
     report = watched(directory, lambda: train(steps=3), settings_of("fp32-ddp-none-mb4x2"))
     assert (report.ending, report.steps, report.skipped_steps) == (Ending.SUCCEEDED, 3, 0)
     assert (report.run, report.rank, report.device, report.phase) == ("llama-train-0", 0, Device.VIRTUAL, None)
@@ -221,7 +221,7 @@ def test_a_block_is_counted_where_torch_was_entered_by_a_function_taken_before_t
 
 
 @pytest.mark.parametrize(("mode", "blocks"), [("full", 4), ("every2", 2)])
-def test_what_the_runner_checkpoints_itself_is_counted_once(mode: str, blocks: int, directory: Path) -> None:
+def test_blocks_that_the_runner_checkpoints_are_counted_once(mode: str, blocks: int, directory: Path) -> None:
     row = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True) for _ in range(4)))
     model, plan = nn.Sequential(nn.Embedding(WIDTH, WIDTH), row), Plan.parse(f"fp32-ddp-{mode}-mb4x2")
     activation_checkpointing.apply(model, plan.checkpointing)
@@ -387,7 +387,7 @@ def test_a_teacher_that_is_evaluated_within_a_batch_leaves_it_one_to_learn_from(
     assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x1")).steps == 3
 
 
-def test_gradients_of_what_is_no_weight_make_no_step(directory: Path) -> None:
+def test_gradients_of_other_tensors_than_weights_make_no_step(directory: Path) -> None:
     def loop() -> None:
         model = model_of()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -510,7 +510,7 @@ def test_a_script_that_never_trains_fails(directory: Path) -> None:
     assert "without a single optimizer step" in report.message
 
 
-def test_a_script_that_updates_its_weights_without_an_optimizer_of_torchs_is_told_so(directory: Path) -> None:
+def test_updating_weights_without_a_torch_optimizer_is_reported(directory: Path) -> None:
     def loop() -> None:
         for _ in range(3):
             model_of()(tokens(4)).mean().backward()
@@ -623,7 +623,7 @@ def test_weights_that_are_no_numbers_do_not_change(directory: Path) -> None:
     assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x2")).steps == 1
 
 
-def test_a_script_that_accumulates_far_more_than_its_plan_is_told_that(directory: Path) -> None:
+def test_accumulating_far_more_than_planned_is_reported(directory: Path) -> None:
     with pytest.raises(PlanNotAppliedError, match="the script's batch is 1200"):
         watched(directory, lambda: train(4, accumulation=300), settings_of("fp32-ddp-none-mb4x2"))
 
@@ -668,7 +668,7 @@ def test_a_probe_ends_although_the_script_catches_exceptions(directory: Path) ->
     assert mismatch(Plan.parse("fp32-ddp-none-mb4x8"), report.applied, world=1, is_probe=True) == ""
 
 
-def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
+def test_a_probe_covers_evaluation_and_saving(directory: Path) -> None:
     evaluated: list[torch.Tensor] = []
 
     def loop() -> None:
@@ -712,11 +712,11 @@ def test_a_probe_whose_evaluation_takes_the_most_says_so(directory: Path, rows: 
 
     report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE))
     assert report.ending is Ending.SUCCEEDED
-    told = "the peak is that of an evaluation in batches of 32768, where the plan trains in batches of 4"
-    assert report.warnings.startswith(told) is is_told, report.warnings
+    expected = "the peak is that of an evaluation in batches of 32768, where the plan trains in batches of 4"
+    assert report.warnings.startswith(expected) is is_told, report.warnings
 
 
-def test_a_save_in_the_background_is_none_of_what_the_training_does_meanwhile(directory: Path) -> None:
+def test_a_background_save_is_not_attributed_to_training_steps(directory: Path) -> None:
     class Slow(io.BytesIO):
         def write(self, data: Any) -> int:
             saves.set()
@@ -892,7 +892,7 @@ def test_a_script_with_nothing_left_to_train_must_have_loaded_its_checkpoint(dir
         (".metadata", 20, True),
     ],
 )
-def test_only_what_may_hold_tensors_is_a_checkpoint_loaded(
+def test_only_files_that_may_hold_tensors_count_as_loaded_checkpoints(
     directory: Path, name: str, size: int, is_loaded: bool
 ) -> None:
     settings = resuming(directory)
@@ -911,7 +911,7 @@ def load_weights(directory: Path) -> None:
         file.get_tensor("weight")
 
 
-def test_weights_alone_are_not_what_accelerate_has_saved(directory: Path) -> None:
+def test_loading_weights_alone_does_not_resume_an_accelerate_checkpoint(directory: Path) -> None:
     settings = resuming(directory, "accelerate")
 
     def loop() -> None:
@@ -923,7 +923,7 @@ def test_weights_alone_are_not_what_accelerate_has_saved(directory: Path) -> Non
         watched(directory, loop, settings)
 
 
-def test_every_rank_has_its_share_of_what_rank_0_alone_has_loaded() -> None:
+def test_samples_of_a_checkpoint_loaded_by_rank_0_are_shared_among_ranks() -> None:
     tally, schedule = SimpleNamespace(trained_samples=20), SimpleNamespace(made_again="")
     watch: Any = SimpleNamespace(tally=tally, rate_schedule=schedule)
     load: Any = SimpleNamespace(samples=81, is_done=False)

@@ -88,7 +88,7 @@ def test_a_first_trial_that_takes_too_much_ends_without_one_to_beat(objective: s
     assert [told.fits for told in sampler.state(study.trials).trials] == [False]
 
 
-def test_where_memory_is_the_objective_the_smaller_plan_is_to_beat() -> None:
+def test_with_memory_as_objective_the_smallest_plan_is_the_target() -> None:
     sizes = [50 * GIB, 40 * GIB, 45 * GIB]
     sampler, study = studied(manifest("memory"), lambda number, _: [(1.0, sizes[number])] * 3, 3)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED]
@@ -97,7 +97,7 @@ def test_where_memory_is_the_objective_the_smaller_plan_is_to_beat() -> None:
     assert sampler.state(study.trials).trials[2].fits
 
 
-def test_a_plan_that_the_space_has_no_more_is_not_to_beat() -> None:
+def test_a_plan_removed_from_the_space_is_no_target() -> None:
     job = manifest()
     job["spec"]["tuning"]["space"] = {"checkpointing": ["full"]}
     narrow = MemTunePruner.for_job(job)
@@ -110,7 +110,7 @@ def test_a_plan_that_the_space_has_no_more_is_not_to_beat() -> None:
     assert not narrow.prune(study, study.trials[1])
 
 
-def test_a_stale_trial_is_not_to_beat() -> None:
+def test_a_stale_trial_is_no_target() -> None:
     sampler, study = studied(manifest(), lambda *_: [(1000.0, 41 * GIB)] * 3, 1)
     stale = copy(study.trials[0])
     stale.user_attrs = {**stale.user_attrs, "stale": True}
@@ -122,7 +122,7 @@ def test_a_stale_trial_is_not_to_beat() -> None:
     assert not trial.should_prune()
 
 
-def test_a_trial_that_was_pruned_before_it_measured_anything_taught_nothing() -> None:
+def test_a_trial_pruned_before_a_measurement_is_ignored() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = optuna.create_study(direction="maximize", sampler=sampler)
 
@@ -136,7 +136,7 @@ def test_a_trial_that_was_pruned_before_it_measured_anything_taught_nothing() ->
     assert (told.fits, told.lesson, told.score) == (None, None, 0.0)
 
 
-def test_a_gpu_that_is_not_known_leaves_nothing_to_beat() -> None:
+def test_on_an_unknown_gpu_there_is_no_target() -> None:
     job = manifest()
     job["spec"]["resources"].pop("gpuProduct", None)
     job["spec"]["resources"].pop("gpuMemory", None)

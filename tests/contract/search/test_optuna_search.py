@@ -53,7 +53,7 @@ def test_the_most_promising_plan_comes_first(knowledge: PlanKnowledge) -> None:
     )
 
 
-def test_the_study_proposes_what_the_acquisition_chose_after_every_kind_of_trial(knowledge: PlanKnowledge) -> None:
+def test_the_study_proposes_the_acquisitions_choice_after_every_kind_of_trial(knowledge: PlanKnowledge) -> None:
     plans = [candidate.plan for candidate in SearchState(knowledge, ()).choice.candidates]
     tight = replace(fitted(knowledge, 3, plans[2]), fits=False)
     running = Trial(4, plans[3], is_running=True)
@@ -86,7 +86,7 @@ def test_a_stale_trial_enters_the_study_and_counts_less(knowledge: PlanKnowledge
         assert propose(replace(state, sampler=sampler)) in set(knowledge.plans)
 
 
-def test_a_plan_that_was_tried_or_runs_is_not_proposed_but_one_that_was_taken_away_is(knowledge: PlanKnowledge) -> None:
+def test_only_disrupted_plans_are_proposed_again(knowledge: PlanKnowledge) -> None:
     first = propose(SearchState(knowledge, ()))
     assert first is not None
     assert propose(after(knowledge, Trial(1, first, is_running=True))) != first
@@ -120,7 +120,7 @@ def test_the_trials_of_a_study_say_all_that_the_search_knows(knowledge: PlanKnow
     )
 
 
-def test_a_plan_that_the_space_has_no_more_is_still_a_trial(knowledge: PlanKnowledge) -> None:
+def test_a_plan_removed_from_the_space_is_still_a_trial(knowledge: PlanKnowledge) -> None:
     gone = Plan.parse("bf16-z3-every4-mb1x8-oopt")
     assert gone not in knowledge.plans
     state = after(knowledge, fitted(knowledge, 1, gone))
@@ -129,7 +129,7 @@ def test_a_plan_that_the_space_has_no_more_is_still_a_trial(knowledge: PlanKnowl
     assert propose(state) == most_promising(state)
 
 
-def test_a_closed_trial_enters_the_study_as_measured_and_is_not_to_be_beaten(knowledge: PlanKnowledge) -> None:
+def test_a_closed_trial_enters_the_study_as_measured_and_is_no_target(knowledge: PlanKnowledge) -> None:
     plans = [candidate.plan for candidate in SearchState(knowledge, ()).choice.candidates]
     gone = replace(fitted(knowledge, 1, Plan.parse("bf16-z3-every4-mb1x8-oopt"), 1e9), closed=True)
     state = after(knowledge, gone, fitted(knowledge, 2, plans[0]))
@@ -144,7 +144,7 @@ def test_a_closed_trial_enters_the_study_as_measured_and_is_not_to_be_beaten(kno
         assert propose(replace(state, sampler=sampler)) in set(knowledge.plans)
 
 
-def test_samplers_of_optuna_are_told_nothing_of_closed_trials(knowledge: PlanKnowledge) -> None:
+def test_optunas_samplers_do_not_see_closed_trials(knowledge: PlanKnowledge) -> None:
     plans = [candidate.plan for candidate in SearchState(knowledge, ()).choice.candidates]
     own = [fitted(knowledge, number, plan) for number, plan in enumerate(plans[:3], 1)]
     gone = [replace(fitted(knowledge, 4, Plan.parse("bf16-z3-every4-mb1x8-oopt"), 1e9), closed=True)]
@@ -177,7 +177,7 @@ def searched(knowledge: PlanKnowledge, sampler: str, count: int) -> list[Plan]:
 
 
 @pytest.mark.parametrize("sampler", OF_OPTUNA)
-def test_a_sampler_of_optuna_s_starts_from_the_prior_and_proposes_only_what_can_fit(
+def test_optunas_samplers_start_from_the_prior_and_propose_only_plans_that_can_fit(
     knowledge: PlanKnowledge, sampler: str
 ) -> None:
     own, others = searched(knowledge, "MemTune", 3), searched(knowledge, sampler, 6)
@@ -189,7 +189,7 @@ def test_each_sampler_goes_its_own_way(roomy: PlanKnowledge) -> None:
     assert len({tuple(searched(roomy, sampler, 7)) for sampler in ("MemTune", *OF_OPTUNA)}) == 4
 
 
-def test_the_seed_is_the_job_s_and_the_probe_s(knowledge: PlanKnowledge) -> None:
+def test_the_seed_follows_from_job_and_probe(knowledge: PlanKnowledge) -> None:
     trials = [fitted(knowledge, number, plan) for number, plan in enumerate(searched(knowledge, "MemTune", 3), 1)]
     state = replace(after(knowledge, *trials), sampler="Random")
     found = {propose(replace(state, seed=f"{job}/4")) for job in "abcdefgh"}
@@ -197,7 +197,7 @@ def test_the_seed_is_the_job_s_and_the_probe_s(knowledge: PlanKnowledge) -> None
 
 
 @pytest.mark.parametrize("sampler", OF_OPTUNA)
-def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(knowledge: PlanKnowledge, sampler: str) -> None:
+def test_optunas_samplers_find_the_last_plan_and_then_nothing(knowledge: PlanKnowledge, sampler: str) -> None:
     *tried, last = [candidate.plan for candidate in SearchState(knowledge, ()).choice.candidates]
     trials = tuple(Trial(number, plan) for number, plan in enumerate(tried, 1))
     state = replace(after(knowledge, *trials), sampler=sampler)

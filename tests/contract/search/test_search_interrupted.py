@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import pytest
-from decided import SAVED, die, until_decided
+from cluster_situations import SAVED, die, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -54,9 +54,9 @@ class AbandonedCluster(SimulatedCluster):
 
     unread: int = 0
 
-    def finish(self, run: str, **told: Any) -> None:
+    def finish(self, run: str, **variables: Any) -> None:
         is_running = any(pod.is_running for pod in self.of(run))
-        super().finish(run, **told)
+        super().finish(run, **variables)
         if is_running:
             self.tick(NIGHT_SECONDS, blind=True)
             for _ in range(2):

@@ -12,7 +12,7 @@ from threading import Barrier
 import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
-from user_study import EXAMPLE, manifest, truth
+from optuna_user_study import EXAMPLE, manifest, truth
 
 from memtune.planning.next_probe import SearchState, Trial
 from memtune_operator.search.optuna_sampler import MemTuneSampler
@@ -46,9 +46,9 @@ os._exit(9)
 
 def test_a_plan_whose_process_died_between_ask_and_tell_is_tried_again_once(tmp_path: Path) -> None:
     def dying() -> str:
-        told = subprocess.run([*command, "dies"], stdout=subprocess.PIPE, text=True, check=False, timeout=120)
-        assert told.returncode == 9
-        return told.stdout.strip()
+        output = subprocess.run([*command, "dies"], stdout=subprocess.PIPE, text=True, check=False, timeout=120)
+        assert output.returncode == 9
+        return output.stdout.strip()
 
     storage, path = f"sqlite:///{tmp_path}/study.db", EXAMPLE
     command = [sys.executable, "-c", DIES, str(path), storage]
@@ -111,7 +111,7 @@ class LateSampler(MemTuneSampler):
         return super().state(seen)
 
 
-def test_the_later_of_two_processes_that_chose_at_the_same_moment_gives_way() -> None:
+def test_the_later_of_two_simultaneous_choices_gives_way() -> None:
     sampler, late = MemTuneSampler.for_job(manifest()), LateSampler.for_job(manifest())
     study = optuna.create_study(direction="maximize", sampler=sampler)
     first, second = study.ask(), study.ask()
@@ -122,7 +122,7 @@ def test_the_later_of_two_processes_that_chose_at_the_same_moment_gives_way() ->
     assert late.plan(third) not in (plan, sampler.plan(second))
 
 
-def test_what_a_trial_chose_is_seen_before_it_has_all_its_parameters() -> None:
+def test_a_trials_plan_is_visible_before_all_its_parameters() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = optuna.create_study(direction="maximize", sampler=sampler)
     trial = study.ask()
@@ -132,7 +132,7 @@ def test_what_a_trial_chose_is_seen_before_it_has_all_its_parameters() -> None:
 
 
 @pytest.mark.parametrize("ended", [None, TrialState.FAIL])
-def test_half_a_trial_teaches_nothing_but_an_out_of_memory(ended: TrialState | None) -> None:
+def test_an_incomplete_trial_counts_only_as_an_out_of_memory(ended: TrialState | None) -> None:
     def told(*, died: bool) -> Trial:
         study = optuna.create_study(direction="maximize", sampler=sampler)
         trial = study.ask()

@@ -10,7 +10,7 @@ import optuna
 import pytest
 import torch
 import yaml
-from user_study import ROOT, manifest, measured_study, truth
+from optuna_user_study import ROOT, manifest, measured_study, truth
 
 from memtune.plans.plan import Plan
 from memtune_operator.search.optuna_pruner import MemTunePruner
@@ -61,7 +61,7 @@ def test_an_only_plan_is_tried_if_it_may_fit(memory: str, fits: bool) -> None:
         sampler.plan(study.ask())
 
 
-def test_a_study_whose_plans_all_ran_out_of_memory_tries_none_twice() -> None:
+def test_no_plan_that_ran_out_of_memory_is_tried_twice() -> None:
     job = manifest()
     job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["fsdp"]}
     sampler = MemTuneSampler.for_job(job)
@@ -125,7 +125,7 @@ def test_other_headroom_goes_on_with_the_study() -> None:
     assert str(sampler.plan(study.ask())) != study.trials[0].user_attrs["plan"]
 
 
-def test_a_trial_is_of_the_plan_that_it_names_and_closed_as_long_as_the_space_lacks_it() -> None:
+def test_a_trial_is_closed_while_the_space_lacks_its_plan() -> None:
     def sampler_with(**space: Any) -> MemTuneSampler:
         job = manifest()
         job["spec"]["tuning"]["space"] |= {"precision": ["bf16"], "checkpointing": ["none", "selective"], **space}
@@ -143,7 +143,7 @@ def test_a_trial_is_of_the_plan_that_it_names_and_closed_as_long_as_the_space_la
     assert plan not in {candidate.plan for candidate in state.choice.candidates}
 
 
-def test_constraints_of_somebody_else_say_nothing_of_memory() -> None:
+def test_foreign_constraints_say_nothing_about_memory() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = optuna.create_study(direction="maximize", sampler=sampler)
     trial = study.ask()
@@ -164,7 +164,7 @@ def test_a_parameter_of_the_user_s_is_drawn_anew_in_each_trial_and_by_each_sampl
     assert len(drawn) == 6
 
 
-def test_the_sampler_serves_a_study_of_anybody_s() -> None:
+def test_the_sampler_works_in_any_study() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = measured_study(sampler, trials=50)
     plans = [trial.user_attrs["plan"] for trial in study.trials]
@@ -199,7 +199,7 @@ def test_a_study_of_both_objectives_ends_with_a_front() -> None:
     assert fastest.values[0] > 1.1 * smallest.values[0]
 
 
-def test_what_the_study_measured_corrects_the_prediction() -> None:
+def test_measurements_of_the_study_correct_the_prediction() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = measured_study(sampler, trials=1)
     state = sampler.state(study.trials)
@@ -284,7 +284,7 @@ def test_the_documented_pruner_runs_as_it_stands(tmp_path: Path, monkeypatch: py
     assert len(trials[2].intermediate_values) < 5
 
 
-def test_of_two_objectives_optuna_prunes_nothing() -> None:
+def test_optuna_prunes_nothing_with_two_objectives() -> None:
     job = manifest()
     job["spec"]["tuning"]["objectives"] = ["throughput", "memory"]
     sampler = MemTuneSampler.for_job(job)

@@ -99,7 +99,7 @@ def test_flash_alone_takes_shared_heads(dtype: torch.dtype, heads: int, masked: 
         (other(), other(width=36), {}, NO_KERNEL),
     ],
 )
-def test_keys_and_values_of_another_shape(
+def test_flash_refuses_keys_and_values_of_another_shape(
     key: tuple[int, ...], value: tuple[int, ...], options: dict[str, Any], taken: str
 ) -> None:
     with FakeTensorMode():
@@ -159,7 +159,7 @@ def saved(program: Program) -> set[int]:
     return {sizes[number] for code, number in zip(program.codes, program.numbers, strict=True) if code == events.SAVE}
 
 
-def test_flash_keeps_what_goes_in_and_comes_out_and_a_number_for_each_head_and_place() -> None:
+def test_flash_keeps_inputs_output_and_a_number_for_each_head_and_position() -> None:
     program = program_of("half", 16)
     # Query and output; keys and values lie within the query here; an fp32 logsumexp per head and place.
     assert {PLACES * HEADS * 16 * 2, HEADS * PLACES * 4} <= saved(program)

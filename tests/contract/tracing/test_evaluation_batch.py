@@ -47,9 +47,7 @@ def conv_net() -> Subject:
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("make", [language_model, conv_net])
 @pytest.mark.usefixtures("one_thread")
-def test_a_forward_pass_without_gradients_takes_what_a_count_of_its_tensors_says(
-    make: Callable[[], Subject], rows: int
-) -> None:
+def test_a_forward_pass_without_gradients_takes_the_counted_memory(make: Callable[[], Subject], rows: int) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         program = trace_subject(make(), 2, LENGTH, ["full"], as_gpu=False).program("full")
     assert forward_bytes(program, rows) == pytest.approx(counted(make, rows), rel=0.01)

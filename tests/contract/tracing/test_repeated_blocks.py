@@ -120,7 +120,7 @@ IRREGULAR: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", IRREGULAR)
-def test_what_is_not_regular_is_run_as_a_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irregular_blocks_are_traced_in_full(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = traced(IRREGULAR[name])
     monkeypatch.setattr(tracer, "folds_of", lambda *_model_and_rows: [])
     assert told == traced(IRREGULAR[name])

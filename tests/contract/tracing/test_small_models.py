@@ -42,7 +42,7 @@ def test_a_factory_is_traced_in_every_way_of_computing() -> None:
     assert loads(dumps(traced)) == traced
 
 
-def test_what_its_caller_has_kept_out_of_garbage_collection_stays_out() -> None:
+def test_objects_frozen_by_the_caller_stay_frozen() -> None:
     gc.freeze()
     trace("factories:plain", ROWS, LENGTH, ["full"])
     assert gc.get_freeze_count()
@@ -55,7 +55,7 @@ def test_ranges_for_a_profiler_change_nothing() -> None:
         torch.cuda.nvtx.mark("after the trace")
 
 
-def test_what_a_factory_checkpoints_by_itself_is_left_to_the_plan() -> None:
+def test_the_plan_replaces_a_factorys_own_checkpointing() -> None:
     """As the runner does: predictions were 36% low if the factory enabled it."""
     own, plain = (
         trace("factories:checkpointing_itself", ROWS, LENGTH, ["full"], arguments={"enabled": enabled})
@@ -130,7 +130,7 @@ def test_a_batch_and_a_loss_of_the_users_own() -> None:
         ("factories:row_by_row", "does other things with 3 rows than with 2"),
     ],
 )
-def test_what_cannot_be_traced_is_told_in_a_sentence(factory: str, words: str) -> None:
+def test_a_model_that_cannot_be_traced_is_reported_in_one_sentence(factory: str, words: str) -> None:
     with pytest.raises(TracingError) as told:
         trace(factory, ROWS, LENGTH, ["full"])
     assert words in str(told.value)
@@ -140,14 +140,14 @@ def test_what_cannot_be_traced_is_told_in_a_sentence(factory: str, words: str) -
 @pytest.mark.parametrize(
     ("factory", "pattern"),
     [
-        ("data_dependent", r"Choosing, operator aten\.index\.Tensor, in .*factories\.py, line \d+: what comes next"),
+        ("data_dependent", r"Choosing, operator aten\.index\.Tensor, in .*factories\.py, line \d+: the next operation"),
         (
             "custom_operator",
             r"Custom, operator memtune_test\.twice\.default, in .*factories\.py, line \d+: the operator",
         ),
     ],
 )
-def test_an_operator_that_stops_a_trace_is_told_with_module_and_line(factory: str, pattern: str) -> None:
+def test_an_unsupported_operator_is_reported_with_module_and_line(factory: str, pattern: str) -> None:
     with pytest.raises(TracingError, match=rf"tracing stopped in {pattern}"):
         trace(f"factories:{factory}", ROWS, LENGTH, ["full"])
 
@@ -194,7 +194,7 @@ def test_a_config_of_hugging_face_does_as_a_factory(tmp_path: Path) -> None:
             trace(str(config), ROWS, LENGTH)
 
 
-def test_what_transformers_finds_wrong_with_a_config_is_told_as_such(tmp_path: Path) -> None:
+def test_errors_of_transformers_about_a_config_are_reported_as_such(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "llama", "rms_norm_eps": "1e-06"}))
     with pytest.raises(TracingError) as caught:

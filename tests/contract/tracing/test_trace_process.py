@@ -98,7 +98,7 @@ def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_pat
     assert words in refused(factory, tmp_path, *limits)
 
 
-def test_what_has_been_told_is_the_last_word(tmp_path: Path) -> None:
+def test_an_error_is_reported_though_the_process_waits_or_prints_at_exit(tmp_path: Path) -> None:
     """The user's module leaves a waiting thread, or prints at Python's exit."""
     lines = (
         "import atexit, sys, threading",
@@ -122,7 +122,7 @@ def test_what_has_been_told_is_the_last_word(tmp_path: Path) -> None:
         ("import no_library.of_models", f"line 1, which is not installed; {INSTALL}"),
     ],
 )
-def test_what_a_module_does_when_it_is_imported(line: str, words: str, tmp_path: Path) -> None:
+def test_an_error_while_importing_a_factory_is_reported_with_its_line(line: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "importing.py").write_text(f"{line}\n")
     told = refused("importing:build", tmp_path)
     assert told.startswith("factory 'importing:build': importing importing ")
@@ -175,7 +175,7 @@ def model_of(line: str, folder: Path) -> str:
         ("os.remove(__file__); os.chdir('/'); 1 / 0", "raised ZeroDivisionError: division by zero in {file}, line 5"),
     ],
 )  # fmt: skip
-def test_how_a_factory_ends_its_process_is_told_as_what_it_is(line: str, words: str, tmp_path: Path) -> None:
+def test_an_exit_of_a_factory_is_reported_by_its_kind(line: str, words: str, tmp_path: Path) -> None:
     told = refused(factory_of(line, tmp_path), tmp_path)
     assert words.format(file=tmp_path / "mine.py") in told
     assert "--memory" not in told
@@ -190,7 +190,7 @@ def test_how_a_factory_ends_its_process_is_told_as_what_it_is(line: str, words: 
         ("sys.exit(4)", "tracing stopped in inner, operator aten.addmm.default, in {file}, line 4: SystemExit: 4; a"),
     ],
 )
-def test_a_model_that_ends_its_process_is_told_with_its_module(line: str, words: str, tmp_path: Path) -> None:
+def test_an_exit_of_a_model_is_reported_with_its_module(line: str, words: str, tmp_path: Path) -> None:
     told = refused(model_of(line, tmp_path), tmp_path)
     assert words.format(file=tmp_path / "mine.py") in told
     assert "--memory" not in told
@@ -213,8 +213,8 @@ def test_memory_that_no_limit_of_one_process_counts_is_counted(line: str, tmp_pa
 
 def test_a_pod_leaves_last_words_though_its_factory_leaves_none(tmp_path: Path) -> None:
     message = tmp_path / "message"
-    told = refused(factory_of("os._exit(3)", tmp_path), tmp_path, "--message", "--output", str(message))
-    assert message.read_text() == told
+    expected = refused(factory_of("os._exit(3)", tmp_path), tmp_path, "--message", "--output", str(message))
+    assert message.read_text() == expected
 
 
 def test_a_process_that_answers_nothing_is_ended(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_process_that_answers_nothing_is_ended(tmp_path: Path) -> None:
     ],
     ids=["a child that stays", "a fork that goes on", "a thread", "closed streams", "elsewhere, and talking"],
 )
-def test_what_a_factory_leaves_behind_keeps_no_trace_from_its_end(line: str, tmp_path: Path) -> None:
+def test_remaining_threads_of_a_factory_do_not_block_the_trace(line: str, tmp_path: Path) -> None:
     started = time.monotonic()
     code, output, errors = ended_warm(
         factory_of(line, tmp_path), tmp_path, "--numerics", "full", "--output", "trace.json"
@@ -256,12 +256,12 @@ def test_a_machine_that_allows_less_memory_than_the_trace_may_take_keeps_its_own
     assert (tmp_path / "trace.json").exists()
 
 
-def test_what_must_not_be_printed_is_not(tmp_path: Path) -> None:
+def test_a_quiet_trace_prints_nothing(tmp_path: Path) -> None:
     command, variables = call("factories:printing", tmp_path, "--numerics", "full", "--quiet")
     assert subprocess.run(command, check=True, capture_output=True, env=variables, timeout=300).stderr == b""
 
 
-def test_nothing_is_left_of_what_traces_when_it_is_asked_to_end(tmp_path: Path) -> None:
+def test_a_terminated_trace_leaves_no_process(tmp_path: Path) -> None:
     started = tmp_path / "started"
     line = f"subprocess.Popen(['sleep', '1000'], start_new_session=True); open({str(started)!r}, 'w'); time.sleep(99)"
     command, _ = call(factory_of(line, tmp_path), tmp_path)

@@ -36,11 +36,11 @@ def state() -> Iterator[Any]:
     ("args", "kwargs"),
     [((), {}), ((True,), {}), ((False,), {}), ((), {"cpu": True}), ((), {"cpu": False})],
 )
-def test_its_state_begins_on_the_cpu(args: tuple[bool, ...], kwargs: dict[str, bool], state: Any) -> None:
+def test_accelerates_state_starts_on_the_cpu(args: tuple[bool, ...], kwargs: dict[str, bool], state: Any) -> None:
     assert state(*args, **kwargs)._cpu is True
 
 
-def test_the_trainers_arguments_may_say_so_themselves(state: Any) -> None:
+def test_the_trainers_arguments_may_name_the_cpu(state: Any) -> None:
     from transformers import TrainingArguments
 
     assert TrainingArguments(output_dir="unused", use_cpu=True).distributed_state._cpu is True

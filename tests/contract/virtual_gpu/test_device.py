@@ -131,7 +131,7 @@ def test_a_resized_storage_counts_with_its_new_size(grow) -> None:  # type: igno
         assert tensor.untyped_storage().nbytes() == 8000
 
 
-def test_leaving_puts_torch_back_as_it_was() -> None:
+def test_leaving_restores_torch() -> None:
     inherited = torch.UntypedStorage.resize_
     with pytest.raises(ZeroDivisionError), VirtualGpu(GIB):
         raise ZeroDivisionError
@@ -140,12 +140,12 @@ def test_leaving_puts_torch_back_as_it_was() -> None:
         assert torch.UntypedStorage.resize_ is not inherited
 
 
-def test_two_at_once_are_refused() -> None:
+def test_two_virtual_gpus_at_once_are_refused() -> None:
     with VirtualGpu(GIB), pytest.raises(RuntimeError, match="active already"), VirtualGpu(GIB):
         pass
 
 
-def test_what_the_training_thread_computes_with_counts_and_nothing_else() -> None:
+def test_only_tensors_of_the_training_thread_count() -> None:
     """docs/concepts.md says so: host memory cannot be told apart, unless another thread holds it."""
     with VirtualGpu(64 * MIB) as gpu, ThreadPoolExecutor(1) as loader:
         elsewhere = loader.submit(torch.zeros, MIB).result()
@@ -227,14 +227,14 @@ def attended(dropout: float, **options: Any) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("options", [{"is_causal": True}, {"attn_mask": torch.eye(64).bool()}, {"scale": 0.1}])
-def test_attention_with_dropout_computes_what_torch_computes(options: dict[str, Any]) -> None:
+def test_attention_with_dropout_matches_torch(options: dict[str, Any]) -> None:
     plain = attended(0.3, **options)
     with VirtualGpu(GIB):
         for ours, theirs in zip(attended(0.3, **options), plain, strict=True):
             assert torch.equal(ours, theirs)
 
 
-def test_what_no_kernel_of_a_gpu_takes_is_left_to_torch() -> None:
+def test_attention_without_a_gpu_kernel_is_left_to_torch() -> None:
     bias = torch.zeros(64, 64, requires_grad=True)
     heads = torch.randn(1, 1, 64, 16)
     with VirtualGpu(GIB):

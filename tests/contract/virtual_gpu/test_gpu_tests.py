@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from engine_ranks import settings_of
-from launches import Place
-from on_device import (
+from complete_job_run import assert_job_recovers_and_finishes, job_of
+from device_checks import (
     counters_follow,
     expandable_segments_fragment_less,
     memory_of_varying_lengths,
-    who_held_the_memory,
+    memory_table_after_oom,
 )
-from recovery import Trainer
+from engine_ranks import settings_of
+from launches import Place
+from oom_recovery import Trainer
 from warm_environment import training_python
-from whole_product import gets_up_again, job_of
 
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
@@ -41,7 +41,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_counters_follow() -> None:
+def test_the_counters_follow_allocations_and_frees() -> None:
     with VirtualGpu(GIB) as gpu:
         counters_follow(VirtualStatistics(gpu), torch.device("cpu"))
 
@@ -50,8 +50,8 @@ def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None
     expandable_segments_fragment_less(Place(runner, tmp_path, training_python()), Device.VIRTUAL)
 
 
-def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
-    failed, _ = who_held_the_memory(Trainer(runner, Device.VIRTUAL, training_python()), tmp_path)
+def test_the_holders_of_memory_are_listed_beside_the_report(runner: Path, tmp_path: Path) -> None:
+    failed, _ = memory_table_after_oom(Trainer(runner, Device.VIRTUAL, training_python()), tmp_path)
     assert not (failed.directory / "memory-rank-0.pickle").exists(), "a virtual GPU knows no lines of code"
 
 
@@ -70,8 +70,8 @@ def test_no_command_need_be_named_python(runner: Path, tmp_path: Path, monkeypat
     assert job_of(Device.VIRTUAL, tmp_path)["spec"]["template"]["spec"]["containers"][0]["command"][0] == "python3"
 
 
-def test_a_job_gets_up_again(tmp_path: Path) -> None:
-    gets_up_again(Device.VIRTUAL, tmp_path, training_python())
+def test_a_job_recovers_from_an_out_of_memory(tmp_path: Path) -> None:
+    assert_job_recovers_and_finishes(Device.VIRTUAL, tmp_path, training_python())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def _segment(device: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("local_rank", "device"), [(0, 0), (1, 1), (3, 0)])
-def test_the_device_is_that_which_the_rank_will_use_whatever_is_the_current_one(
+def test_the_ranks_device_is_used_and_not_the_current_one(
     local_rank: int, device: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cuda = SpokenTo(monkeypatch)
@@ -171,7 +171,7 @@ def test_a_device_whose_context_is_broken_costs_the_numbers_and_not_the_report(m
     assert report.memory.device_total_bytes == 40 * GIB, "what was read before"
 
 
-def test_an_out_of_memory_stays_one_whatever_goes_wrong_while_it_is_told(
+def test_an_out_of_memory_stays_the_verdict_though_reporting_it_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     SpokenTo(monkeypatch)

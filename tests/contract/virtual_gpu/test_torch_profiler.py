@@ -33,7 +33,7 @@ def loop(name: str, checkpointed: bool) -> Callable[[Callable[[], None]], None]:
 
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize("name", CASES)
-def test_virtual_gpu_counts_what_the_profiler_sees(name: str, checkpointed: bool) -> None:
+def test_virtual_gpu_and_profiler_count_the_same_memory(name: str, checkpointed: bool) -> None:
     case = CASES[name]
     train(case, checkpointed, 1, lambda: None)  # creates what exists once per process
     truth, (seen, left_bytes) = profiled(loop(name, checkpointed)), counted(loop(name, checkpointed))

@@ -109,17 +109,17 @@ def assert_counted(name: str, wrap: Callable[[Blocks], Trained]) -> None:
 
 @pytest.mark.usefixtures("four_ranks")
 @pytest.mark.parametrize("name", CASES)
-def test_ddp(name: str) -> None:
+def test_profiler_and_virtual_gpu_agree_under_ddp(name: str) -> None:
     assert_counted(name, ddp)
 
 
 @pytest.mark.usefixtures("four_ranks")
 @pytest.mark.parametrize("name", CASES)
-def test_fsdp(name: str) -> None:
+def test_profiler_and_virtual_gpu_agree_under_fsdp(name: str) -> None:
     assert_counted(name, fsdp)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_zero(name: str, stage: int, deepspeed: Any) -> None:
+def test_profiler_and_virtual_gpu_agree_under_zero(name: str, stage: int, deepspeed: Any) -> None:
     assert_counted(name, zero(deepspeed, stage))

@@ -20,7 +20,7 @@ parser.add_argument("--output", type=Path, required=True)
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--resume", default="", help="a checkpoint to go on from")
+parser.add_argument("--resume", default="", help="a checkpoint to resume from")
 parser.add_argument("--samples-done", type=int, default=0, help="those that the checkpoint has trained on")
 options = parser.parse_args()
 

@@ -38,7 +38,7 @@ parser.add_argument("--lr", type=float, default=1e-3)
 parser.add_argument("--clip-grad", type=float, default=1.0)
 parser.add_argument("--amp", action="store_true")
 parser.add_argument("--output", type=Path, required=True)
-parser.add_argument("--resume", default="", help="the directory of a checkpoint to go on from")
+parser.add_argument("--resume", default="", help="the directory of a checkpoint to resume from")
 options = parser.parse_args()
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -115,7 +115,7 @@ for epoch in range(first, epochs):
     schedule.step(epoch + 1, metric)
     best, best_epoch = saver.save_checkpoint(epoch, metric)
     print(f"epoch {epoch}: {metric:.1f}% right, most after epoch {best_epoch}: {best:.1f}%", flush=True)
-    # The saver overwrites its newest file after each epoch: a relaunch goes on from a directory of its own.
+    # The saver overwrites its newest file after each epoch: a relaunch resumes from a directory of its own.
     directory = options.output / f"{os.environ['MEMTUNE_RUN']}-epoch-{epoch}"
     directory.mkdir()
     shutil.copy(options.output / "last.pth.tar", directory)

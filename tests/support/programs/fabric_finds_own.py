@@ -1,4 +1,4 @@
-"""A Fabric loop that goes on from the newest of its own files, as LitGPT does with `--resume auto`.
+"""A Fabric loop that resumes from the newest of its own files, as LitGPT does with `--resume auto`.
 
 ``SAVES_IN`` is where it saves after each of its four steps.
 """

@@ -14,7 +14,7 @@ import sys
 _SCRIPTS = (
     "/memtune_runner/enter/run_worker.py",
     "/tests/support/programs/watched_worker.py",
-    "/tests/support/engine_ranks.py",
+    "/tests/support/runs/engine_ranks.py",
     "bench/gpu_emulated.py",
     "bench/gpu_measure.py",
     "bench/gpu_predictions.py",

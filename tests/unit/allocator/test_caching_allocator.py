@@ -101,7 +101,7 @@ class TestBestFit:
         allocator.allocate(13 * MIB)
         assert allocator.stats().allocated_bytes == 14 * MIB
 
-    def test_of_two_equal_blocks_the_lower_address_is_taken(self) -> None:  # BlockComparatorSize
+    def test_the_lower_address_of_two_equal_blocks_is_taken(self) -> None:  # BlockComparatorSize
         allocator = CachingAllocator()
         low, high = filled(allocator, 12 * MIB, 12 * MIB)
         allocator.free(high)
@@ -122,7 +122,7 @@ class TestBestFit:
 
 
 class TestCoalescing:
-    def test_neighbours_join_whatever_the_order_of_frees(self) -> None:  # try_merge_blocks
+    def test_neighbours_join_in_any_order_of_frees(self) -> None:  # try_merge_blocks
         allocator = CachingAllocator()
         first, second, third = filled(allocator, MIB // 2, MIB // 2, MIB // 2)
         allocator.free(second)
@@ -148,7 +148,7 @@ class TestCoalescing:
 
 
 class TestLimit:
-    def test_what_another_stream_cached_is_released_before_the_second_try(self) -> None:  # release_cached_blocks
+    def test_memory_cached_by_another_stream_is_released_before_the_second_try(self) -> None:  # release_cached_blocks
         allocator = CachingAllocator(limit_bytes=20 * MIB)
         cached(allocator, 12 * MIB, stream=0)
         allocator.allocate(12 * MIB, stream=1)
@@ -226,14 +226,14 @@ class TestMaxSplitSize:
         stats = allocator.stats()
         assert (stats.retries, stats.reserved_bytes) == (0, 100 * MIB)
 
-    def test_if_they_are_less_than_the_request_everything_goes(self) -> None:
+    def test_too_few_oversize_blocks_release_the_whole_cache(self) -> None:
         allocator = CachingAllocator(100 * MIB, self.settings)
         cached(allocator, 34 * MIB, 20 * MIB)
         allocator.allocate(72 * MIB)  # would fit beside the 20, but PyTorch compares 72 with the 34 it released
         stats = allocator.stats()
         assert (stats.retries, stats.reserved_bytes) == (1, 72 * MIB)
 
-    def test_less_than_20_mib_is_refused(self) -> None:  # parseMaxSplitSize
+    def test_a_max_split_size_below_20_mib_is_refused(self) -> None:  # parseMaxSplitSize
         with pytest.raises(ValueError, match="20 MiB"):
             AllocatorSettings(max_split_size_bytes=20 * MIB - 1)
 

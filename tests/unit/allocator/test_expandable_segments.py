@@ -81,7 +81,7 @@ def test_each_stream_has_its_own_segment() -> None:
     assert allocator.stats().reserved_bytes == 4 * MIB
 
 
-def test_a_retry_unmaps_what_another_stream_cached() -> None:  # release_blocks
+def test_a_retry_unmaps_memory_cached_by_another_stream() -> None:  # release_blocks
     allocator = CachingAllocator(40 * MIB, EXPANDABLE)
     allocator.free(allocator.allocate(30 * MIB, stream=0))
     allocator.allocate(30 * MIB, stream=1)

@@ -6,7 +6,7 @@ from memtune.allocator import AllocatorOutOfMemory, CachingAllocator
 from memtune.units import MIB
 
 
-def test_what_is_reserved_stays_and_what_is_more_is_refused() -> None:
+def test_reserved_memory_stays_and_more_than_the_limit_is_refused() -> None:
     allocator = CachingAllocator(100 * MIB)
     held = allocator.allocate(50 * MIB)
     allocator.set_limit(40 * MIB)

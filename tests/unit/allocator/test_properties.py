@@ -142,9 +142,7 @@ def total_of(blocks: tuple[BlockInfo, ...] | list[BlockInfo], *states: str) -> i
 
 @settings(max_examples=50)
 @given(CALLS, LIMITS_BYTES, SETTINGS)
-def test_no_overlap_no_lost_bytes_and_sums_that_agree(
-    calls: Calls, limit_bytes: int | None, chosen: AllocatorSettings
-) -> None:
+def test_blocks_never_overlap_and_sums_agree(calls: Calls, limit_bytes: int | None, chosen: AllocatorSettings) -> None:
     allocator = CachingAllocator(limit_bytes, chosen)
     for live in run(allocator, calls):
         check(allocator, live, limit_bytes, chosen.expandable_segments)

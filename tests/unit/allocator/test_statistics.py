@@ -6,7 +6,7 @@ from memtune.allocator import CachingAllocator
 from memtune.units import MIB
 
 
-def test_peaks_start_anew_at_what_is_held() -> None:  # resetPeakStats
+def test_reset_peaks_start_at_the_held_memory() -> None:  # resetPeakStats
     allocator = CachingAllocator()
     first = allocator.allocate(12 * MIB)
     allocator.allocate(14 * MIB)

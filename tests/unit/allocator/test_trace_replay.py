@@ -28,13 +28,13 @@ class TestGrowingBatch:
         assert stats.peak_reserved_bytes == (4 * 20 + 4 * 22) * MIB
         assert stats.fragmentation == pytest.approx(1 - 88 / 168)
 
-    def test_with_expandable_segments_the_larger_one_is(self) -> None:
+    def test_with_expandable_segments_only_the_larger_batch_is_reserved(self) -> None:
         stats = replay(GROWING_BATCH, settings=EXPANDABLE)
         assert stats.peak_active_bytes == 88 * MIB
         assert stats.peak_reserved_bytes == 100 * MIB  # 88 in pages of 20
         assert stats.fragmentation == pytest.approx(0.12)
 
-    def test_under_a_limit_it_is_slow_before_it_dies(self) -> None:
+    def test_under_a_limit_retries_come_before_the_out_of_memory(self) -> None:
         slow = replay(GROWING_BATCH, 100 * MIB)
         assert (slow.retries, slow.ooms, slow.reserved_bytes) == (1, 0, 88 * MIB)
         dead = replay(GROWING_BATCH, 86 * MIB)

@@ -57,16 +57,16 @@ def job(space: dict[str, Any] | None = None, consent: tuple[str, ...] = (), **tr
         ({}, "bf16-z3-full-mb1x8-split64", "maxSplitSizeMib 64 is for tuning.mode Fixed alone"),
     ],
 )  # fmt: skip
-def test_a_knob_outside_of_what_the_job_allows_is_named(space: dict[str, Any], plan: str, told: str) -> None:
+def test_a_knob_that_the_job_does_not_allow_is_named(space: dict[str, Any], plan: str, told: str) -> None:
     assert outside(job(space), Plan.parse(plan)) == [told]
 
 
-def test_what_the_ladder_may_do_is_allowed() -> None:
+def test_rungs_of_the_ladder_are_allowed() -> None:
     assert outside(job(), Plan.parse("bf16-z3-full-mb1x8-bk50m-exp")) == []
     assert outside(job(consent=("optimizer-8bit",)), Plan.parse("bf16-z3-full-mb1x8-adamw8bit")) == []
     lowered = Plan.parse("bf16-z3-full-mb1x8-sdpa")
-    told = ["precision bf16 is not among tuning.space.precision [fp32], and retry.consent has no precision"]
-    assert outside(job({"precision": ["fp32"]}, attention="sdpa"), lowered) == told
+    expected = ["precision bf16 is not among tuning.space.precision [fp32], and retry.consent has no precision"]
+    assert outside(job({"precision": ["fp32"]}, attention="sdpa"), lowered) == expected
     assert outside(job({"precision": ["fp32"]}, ("precision",), attention="sdpa"), lowered) == []
 
 

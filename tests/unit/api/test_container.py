@@ -45,5 +45,5 @@ def test_a_limit_alone_is_the_request_too() -> None:
         template(limits={"memory": None}),
     ],
 )
-def test_of_anything_else_nothing_is_known(found: Any) -> None:
+def test_invalid_memory_is_read_as_unknown(found: Any) -> None:
     assert memory(found) == TrainerMemory(0, 0)

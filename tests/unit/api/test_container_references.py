@@ -13,7 +13,7 @@ PIECES = st.sampled_from(["$", "$$", "$(", ")", "(", "$(A)", "$(MEMTUNE_PLAN)", 
 
 
 @given(st.lists(PIECES).map("".join) | st.text())
-def test_what_is_escaped_reaches_the_container_as_it_was(text: str) -> None:
+def test_escaped_references_reach_the_container_unchanged(text: str) -> None:
     assert substitute(escape(text), VARIABLES) == text
     assert list(names_in(escape(text))) == []
 

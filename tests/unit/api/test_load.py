@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from whole_job import WHOLE, Node, problems, put
-from wrong_values import wrong_values
+from job_with_every_field import WHOLE, Node, problems, put
+from schema_violations import wrong_values
 
 from memtune.api import Job, load_job
 from memtune.api.crd import object_schema
@@ -32,7 +32,7 @@ for _path, _value in wrong_values(object_schema()["properties"]["spec"], "spec")
     WRONG.setdefault(_path, []).append(_value)
 
 
-def test_a_whole_job_comes_back_as_it_was_given() -> None:
+def test_a_complete_job_round_trips() -> None:
     job = load_job(WHOLE)
     assert dumped(job) == WHOLE["spec"]
     assert (job.metadata.name, job.metadata.namespace) == ("whole", "team-a")
@@ -73,7 +73,7 @@ def test_gpu_seconds_default_to_600_for_each_gpu() -> None:
     assert job.max_gpu_seconds == 600 * 16
 
 
-def test_null_means_left_out_but_stays_in_what_belongs_to_others() -> None:
+def test_null_means_left_out_except_in_foreign_objects() -> None:
     job = load_job(put(put(WHOLE, "spec.tuning.headroom", None), "spec.checkpoint", None))
     assert job.spec.tuning.headroom == "6%"
     assert job.spec.checkpoint is None

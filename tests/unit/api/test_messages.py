@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from whole_job import WHOLE, problems, put
+from job_with_every_field import WHOLE, problems, put
 
 from memtune.api import SpecError, load_job
 
@@ -21,30 +21,30 @@ from memtune.api import SpecError, load_job
         ("spec.runer", "runner"),
     ],
 )
-def test_a_misspelt_field_is_met_with_the_right_one(path: str, meant: str) -> None:
+def test_a_misspelt_field_suggests_the_right_one(path: str, meant: str) -> None:
     assert f"did you mean {meant}?" in problems(put(WHOLE, path, 1))[path]
 
 
-def test_a_misspelt_choice_is_met_with_the_right_one() -> None:
+def test_a_misspelt_choice_suggests_the_right_one() -> None:
     advice = problems(put(WHOLE, "spec.training.optimizer", "adamw8bit"))["spec.training.optimizer"]
     assert advice == (
         "adamw8bit is not allowed; did you mean adamw-8bit? use adamw, muon, lion, sgd, adafactor or adamw-8bit"
     )
 
 
-def test_objectives_that_contradict_are_told_in_one_sentence() -> None:
+def test_contradicting_objectives_are_refused_in_one_sentence() -> None:
     told = problems(put(WHOLE, "spec.tuning.objectives", ["throughput", "cost"]))
     assert told == {
         "spec.tuning.objectives": "on one GPU product the fastest plan has the cheapest tokens; give throughput or cost"
     }
 
 
-def test_an_unknown_sampler_is_met_with_those_there_are() -> None:
+def test_an_unknown_sampler_lists_the_known_ones() -> None:
     advice = problems(put(WHOLE, "spec.tuning.sampler", "tpe"))["spec.tuning.sampler"]
     assert advice == "tpe is not allowed; did you mean TPE? use MemTune, TPE, GP or Random"
 
 
-def test_a_gpu_named_as_the_driver_does_is_met_with_its_label() -> None:
+def test_a_gpu_named_by_its_driver_suggests_the_label() -> None:
     path = "spec.resources.gpuProduct"
     advice = problems(put(WHOLE, path, "NVIDIA A100-SXM4-80GB"))[path]
     assert advice.startswith("NVIDIA A100-SXM4-80GB is not a label value; did you mean NVIDIA-A100-SXM4-80GB? use ")
@@ -62,16 +62,16 @@ def test_a_gpu_named_as_the_driver_does_is_met_with_its_label() -> None:
         ("spec.tuning.headroom", 0.1, "0.1 is a number; it must be a percentage from 0% to 50%; write it like 6%"),
         ("spec.model.factory", 7, "7 is a number; it must be a Python callable; write it as module:function"),
         ("metadata.name", 7, "7 is a number; it must be"),
-        ("spec.model.hfConfig", "config.json", "config.json is text; it must be a block of fields: what the file"),
+        ("spec.model.hfConfig", "config.json", "config.json is text; it must be a block of fields: the content"),
         ("spec.model.peft.method", "qlora", "qlora is not allowed; did you mean lora, with baseQuantization: nf4? use"),
         ("spec.model.peft.r", 8, "this field is unknown; did you mean rank? allowed are"),
     ],
 )
-def test_a_value_of_another_form_is_met_with_the_right_form(path: str, value: object, advice: str) -> None:
+def test_a_value_of_the_wrong_form_shows_the_right_form(path: str, value: object, advice: str) -> None:
     assert problems(put(WHOLE, path, value))[path].startswith(advice)
 
 
-def test_a_wrong_item_is_met_with_the_right_form() -> None:
+def test_a_wrong_item_shows_the_right_form() -> None:
     found = problems(put(WHOLE, "spec.tuning.space.checkpointing", [2]))
     (advice,) = found.values()
     assert advice.startswith("2 is a number; it must be a way of checkpointing; use none, selective,")
@@ -98,7 +98,7 @@ def test_a_wrong_item_is_named_once_with_its_place() -> None:
     assert list(found) == ["spec.tuning.space.precision[0]"]
 
 
-def test_all_problems_come_at_once_on_a_line_each() -> None:
+def test_all_problems_are_reported_on_a_line_each() -> None:
     job = put(put(WHOLE, "spec.suspend", 1), "metadata.name", "Not A Name")
     with pytest.raises(SpecError) as caught:
         load_job(job)
@@ -112,7 +112,7 @@ def test_a_huge_value_is_cut_in_the_message() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 7])
-def test_what_is_no_object_is_refused(data: Any) -> None:
+def test_a_document_that_is_no_object_is_refused(data: Any) -> None:
     with pytest.raises(SpecError, match="not a MemoryTunedJob"):
         load_job(data)
 

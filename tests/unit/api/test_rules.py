@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broken_rules import BROKEN, GOOD, fixed
-from spec_rules import job, spec
+from rule_breaking_specs import BROKEN, GOOD, fixed
+from valid_spec import job, spec
 
 from memtune.api import Problem, SpecError, load_job
 from memtune.api.rules import RULES
@@ -55,7 +55,7 @@ def test_every_rule_is_broken_by_an_example() -> None:
         ("bf16-z2-sel-mb12x8-exp-exp", "'exp' sets expandable_segments a second time"),
     ],
 )
-def test_a_fixed_plan_that_cannot_train_the_job_is_told_why(plan: str, advice: str) -> None:
+def test_a_fixed_plan_that_cannot_train_the_job_says_why(plan: str, advice: str) -> None:
     found = problem(fixed(plan))
     assert found.path == "spec.tuning.plan"
     assert advice in found.advice
@@ -69,6 +69,6 @@ def test_several_broken_rules_come_at_once() -> None:
 
 
 @pytest.mark.parametrize(("batch", "use"), [(100, "96 or 104"), (7, "8")])
-def test_a_batch_that_cannot_be_divided_is_told_the_nearest_that_can(batch: int, use: str) -> None:
+def test_a_batch_that_cannot_be_divided_suggests_the_nearest_that_can(batch: int, use: str) -> None:
     found = problem(spec(training={"globalBatchSize": batch}, resources={"gpusPerNode": 8}))
     assert str(found) == f"spec.training.globalBatchSize: {batch} cannot be divided among 8 GPUs; use {use}"

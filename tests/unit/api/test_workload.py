@@ -31,7 +31,7 @@ def job(model: dict[str, Any] | None = None, **blocks: Any) -> Job:
     return load_job({**kind, "metadata": {"name": "a"}, "spec": spec})
 
 
-def test_the_workload_carries_what_no_plan_may_change() -> None:
+def test_the_workload_has_the_facts_that_no_plan_changes() -> None:
     peft = {"rank": 8, "targets": ["q_proj"], "baseQuantization": "nf4", "dropout": 0.05}
     made = to_workload(
         job(
@@ -46,8 +46,8 @@ def test_the_workload_carries_what_no_plan_may_change() -> None:
     assert not to_workload(job(), GPUS["h100-80gb"]).varying_lengths
     assert made.adapter == Adapter(8, ("q_proj",), "nf4", 0.05)
     assert made.evaluation == Evaluation(4, keeps_logits=True)
-    assert isinstance(made.architecture, Architecture)
-    assert (made.architecture.hidden_size, made.architecture.kv_heads) == (4096, 32)
+    assert isinstance(made.model, Architecture)
+    assert (made.model.hidden_size, made.model.kv_heads) == (4096, 32)
     assert made.gpu == GPUS["h100-80gb"]
 
 
@@ -68,7 +68,7 @@ def test_a_sequence_of_more_tokens_than_a_picture_has_is_refused() -> None:
 def test_a_model_that_is_only_assumed_contradicts_nothing_that_the_job_says() -> None:
     pair = {"hfConfig": {"model_type": "t5"}}
     made = to_workload(job(pair, training={"targetLength": 64}), GPUS["h100-80gb"], ASSUMED)
-    assert made.architecture is ASSUMED
+    assert made.model is ASSUMED
 
 
 def test_plain_facts_become_the_architecture() -> None:
@@ -148,29 +148,29 @@ def test_the_built_in_trainer_has_a_reducer_on_a_single_gpu() -> None:
     assert not to_workload(job(resources={"gpusPerNode": 1}), GPUS["h100-80gb"]).without_reducer
 
 
-def test_only_loops_of_accelerate_keep_what_the_model_returns() -> None:
+def test_only_loops_with_accelerate_keep_the_models_output() -> None:
     template = _template(["python", "train.py"])
     asked = [job(integration=integration, template=template) for integration in ("accelerate", "env")]
     assert [to_workload(each, GPUS["h100-80gb"]).keeps_outputs for each in asked] == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("integration", "drops", "defers", "casts", "knows"),
+    ("integration", "drops", "defers", "casts", "knows", "plain"),
     [
-        ("hf-trainer", True, True, False, True),
-        ("accelerate", False, True, False, True),
-        ("lightning", True, False, False, True),
-        ("sdk", True, False, True, True),
-        ("env", False, False, False, False),
+        ("hf-trainer", True, True, False, True, True),
+        ("accelerate", False, True, False, True, False),
+        ("lightning", True, False, False, True, False),
+        ("sdk", True, False, True, True, False),
+        ("env", False, False, False, False, False),
     ],
 )
-def test_an_integration_tells_what_a_step_keeps(
-    integration: str, drops: bool, defers: bool, casts: bool, knows: bool
+def test_the_integration_decides_what_a_step_keeps(
+    integration: str, drops: bool, defers: bool, casts: bool, knows: bool, plain: bool
 ) -> None:
     asked = job(integration=integration, template=_template(["python", "train.py"]))
     made = to_workload(asked, GPUS["h100-80gb"])
-    assert (made.drops_outputs, made.defers_reduction, made.casts_frozen, made.in_transformers) == (
-        drops, defers, casts, knows
+    assert (made.drops_outputs, made.defers_reduction, made.casts_frozen, made.in_transformers, made.plain_sgd) == (
+        drops, defers, casts, knows, plain
     )  # fmt: skip
 
 

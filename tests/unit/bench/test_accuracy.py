@@ -16,8 +16,11 @@ from accuracy_fit import START, fit, predicted
 from accuracy_rows import Row, read_row, read_rows, source_project
 
 from memtune.gpus.gpu import GPUS
-from memtune.memory.constants import Constants
-from memtune.memory.formulas.terms import ALWAYS, FORWARD, LOSS, REDUCE, REDUCING
+from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
+from memtune.memory.formulas.activations import activation_terms
+from memtune.memory.formulas.logits_and_buffers import buffer_terms, step_transients
+from memtune.memory.formulas.states import state_terms
+from memtune.memory.formulas.terms import ALWAYS, FIRST_LAYER, FORWARD, LOSS, REDUCE, REDUCING
 from memtune.plans.knobs import Attention, Checkpointing
 from memtune.units import GIB, MIB
 
@@ -82,6 +85,19 @@ def test_transformers_writes_out_the_activation_of_gpt_2() -> None:
     assert (own.activation_tensors, of_transformers.activation_tensors) == (2, 5)
 
 
+def test_the_dropout_of_a_model_is_that_of_its_family_unless_the_notes_say_another() -> None:
+    dropouts = [
+        (shape.hidden_dropout, shape.attention_dropout)
+        for model, notes in (
+            ("gpt2-xl", ""),
+            ("llama-2-7b", ""),
+            ("llama-2-7b", "grad accum 1; dropout 0.1, the default"),
+        )
+        for shape in [row(model=model, notes=notes).shape]
+    ]
+    assert dropouts == [(0.1, 0.1), (0.0, 0.0), (0.1, 0.1)]
+
+
 def test_a_fused_loss_makes_as_many_parts_of_the_logits_as_its_program_does() -> None:
     def parts(notes: str, vocabulary: str = "128256") -> float:
         return row(notes=notes, hidden="4096", vocab=vocabulary, micro_batch="2", seq_len="3000").recipe.loss_chunks
@@ -121,7 +137,7 @@ def test_every_empty_cell_that_memory_depends_on_is_an_unknown(column: str) -> N
     assert row(**{column: ""}).recipe.unknown_inputs == 1 + row().recipe.unknown_inputs
 
 
-def test_unknown_words_are_told_and_widen() -> None:
+def test_unknown_words_are_reported_and_widen_the_interval() -> None:
     cells = Cells({**LLAMA, "framework": "megatron", "optimizer_name": "galore", "weight_dtype": "int3"})
     read = read_row(cells)
     assert cells.remarks == [
@@ -132,7 +148,7 @@ def test_unknown_words_are_told_and_widen() -> None:
     assert read.recipe.unknown_inputs == 4
 
 
-def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
+def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
     for model, notes, upcasts in (
         ("gpt_bigcode-santacoder", "grad accum 1; transformers 4.48.1", False),
         ("gpt_bigcode-santacoder", "transformers 4.49.0", True),
@@ -152,6 +168,7 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("shifted logits; outputs dropped", {"shifts_logits": True, "drops_outputs": True}),
         ("transformers' Trainer", {"drops_outputs": True}),
         ("transformers' model", {"counts_layers": True}),
+        ("Liger's norm, rotation and feed-forward", {"liger_layers": True, "counts_layers": True}),
         ("transformers 4.48.1", {"shifts_logits": True}),
         ("transformers 4.45.0", {"shifts_logits": True, "returns_fp32_logits": True}),
         ("lengths vary", {"varying_lengths": True}),
@@ -160,11 +177,14 @@ def test_the_version_of_transformers_tells_what_its_loss_upcasts() -> None:
         ("gradients in a buffer", {"accumulates": True}),
         ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
         ("gathers run ahead", {"keeps_gathered": True}),
+        ("units stay gathered until their backward pass", {"keeps_gathered": True}),
+        ("master weights in 16 bits", {"master_bytes": 2}),
+        ("frozen and trained weights share units", {"mixes_units": True}),
         ("context and kernels of 600 MB measured", {"context_bytes": 600 * MIB}),
         ("561 MB that the driver keeps", {"context_bytes": 1061 * MIB}),
     ],
 )
-def test_notes_tell_what_a_program_does(notes: str, changes: dict[str, Any]) -> None:
+def test_notes_describe_a_program(notes: str, changes: dict[str, Any]) -> None:
     plain = row(notes="grad accum 1").recipe
     assert row(notes=f"grad accum 1; {notes}").recipe == replace(plain, **changes)
 
@@ -183,12 +203,49 @@ def test_buckets_that_transformers_fills_in_have_the_square_of_the_hidden_size()
     assert row(**sharded).recipe.bucket_elements == 500_000_000
 
 
+def test_the_step_of_an_older_torch_has_two_lists() -> None:
+    """Before pytorch#104780 AdamW added epsilon to a copy of the roots; torch 1.13 took one weight at a time."""
+    lists = [("torch 2.0.1", 2), ("PyTorch 2.0", 2), ("torch 2.1 of June 2023", 2), ("torch 2.1.2", 1), ("", 1)]
+    for notes, copies in lists:
+        assert row(fused_step="no", state_dtype="fp32", notes=notes).recipe.foreach_bytes == copies * 4, notes
+    assert row(fused_step="yes", notes="torch 2.0.1").recipe.foreach_bytes == 0
+
+
+def test_only_fsdp1_keeps_offloaded_gradients() -> None:
+    sharded = {"zero_stage": "3", "shard_world": "8"}
+    kept = [row(framework=name, **sharded).recipe.keeps_reduced for name in ("fsdp", "fsdp2", "deepspeed")]
+    assert kept == [True, False, False]
+
+
 def test_deepspeed_is_older_than_2026_unless_the_notes_say_otherwise() -> None:
     sharded = {"framework": "deepspeed", "zero_stage": "3", "shard_world": "8"}
     older = row(**sharded, notes="built whole").recipe
     newer = row(**sharded, notes="built whole; DeepSpeed of 2026").recipe
     assert (older.older_deepspeed, older.keeps_gathered) == (True, True)
+    # Of a checkpointed model, 0.18 does not keep the head.
+    of_2025 = [row(**sharded, checkpointing=mode, notes="built whole; DeepSpeed 0.18.7") for mode in ("none", "full")]
+    assert [each.recipe.keeps_gathered for each in of_2025] == [True, False]
     assert (newer.older_deepspeed, newer.keeps_gathered) == (False, False)
+
+
+def test_sixteen_bit_master_weights_by_hand() -> None:
+    sharded = {"framework": "deepspeed", "zero_stage": "3", "shard_world": "8", "n_gpus": "8", "cp": "8"}
+    narrow = row(**sharded, micro_batch="2", seq_len="32768", notes="master weights in 16 bits")
+    wide = row(**sharded, fp32_master="yes")
+    part = 6_738_415_616 / 8
+
+    def of_master(read: Row) -> list[float]:
+        terms = (*state_terms(read.shape, read.recipe), *step_transients(read.shape, read.recipe))
+        return [term.bytes for term in terms if term.name in ("master weights", "step transients")]
+
+    # Each rank copies its eighth; its gradients are flattened, and widened only for wider master weights
+    # (deepspeed stage3.py, _create_fp32_partitions and _prepare_fp32_grad_for_sub_group).
+    assert of_master(narrow) == [2 * part, 2 * part]
+    assert of_master(wide) == [4 * part, (2 + 4) * part]
+    # Ulysses leaves each rank 2 x 32,768 / 8 tokens, and gradients are reduced in fp32 (deepspeed engine.py).
+    assert narrow.recipe.tokens == 8192
+    terms = buffer_terms(narrow.shape, narrow.recipe, DEFAULT_CONSTANTS)
+    assert 4 * 5e8 in [term.bytes for term in terms if term.name == "buckets" and term.phases == ALWAYS]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +254,9 @@ def test_deepspeed_is_older_than_2026_unless_the_notes_say_otherwise() -> None:
         ("0", "1", "", ()),
         ("0", "8", "", (REDUCE,)),
         ("1", "8", "grad accum 4", (FORWARD, LOSS, *REDUCING)),
-        ("2", "1", "", REDUCING),
+        ("1", "8", "", (LOSS, *REDUCING)),
+        ("2", "1", "", (LOSS, *REDUCING)),
+        ("2", "1", "DeepSpeed of 2026", REDUCING),
         ("3", "1", "", ALWAYS),
         ("3", "8", "grad accum 4", ALWAYS),
     ],
@@ -206,14 +265,37 @@ def test_deepspeed_has_the_buckets_of_its_stage(stage: str, gpus: str, notes: st
     row = {**LLAMA, "framework": "deepspeed", "zero_stage": stage, "shard_world": gpus, "n_gpus": gpus, "notes": notes}
     recipe = read_row(Cells(row)).recipe
     assert recipe.bucket_phases == phases
-    assert recipe.older_deepspeed
+    assert recipe.older_deepspeed == (notes != "DeepSpeed of 2026")
     assert not recipe.keeps_gathered
     built = read_row(Cells({**row, "notes": "built whole"})).recipe
     assert built.builds_whole
     assert built.keeps_gathered == (stage == "3")
 
 
-def test_what_only_notes_say_of_a_program() -> None:
+@pytest.mark.parametrize("word", ["overlap_comm", "contiguous gradients and overlapped communication"])
+def test_two_buckets_take_turns_if_reduction_overlaps_the_backward_pass(word: str) -> None:
+    # stage_1_and_2.py, "use double buffers"; stage3.py makes one buffer in any case. Each has 500 million elements.
+    def buckets(stage: str, notes: str) -> float:
+        read = row(framework="deepspeed", zero_stage=stage, shard_world="8", n_gpus="8", tied="no", notes=notes)
+        terms = buffer_terms(read.shape, read.recipe, DEFAULT_CONSTANTS)
+        return sum(term.bytes for term in terms if term.name == "buckets" and LOSS in term.phases)
+
+    assert [buckets(stage, "") for stage in ("1", "2", "3")] == [1e9, 1e9, 1e9]
+    assert [buckets(stage, word) for stage in ("1", "2", "3")] == [2e9, 2e9, 1e9]
+
+
+def test_torchs_ring_attention_gathers_keys_and_values_by_hand() -> None:
+    # 1,048,576 tokens over 8 GPUs. 32 heads of 128 have 18 bytes a query; keys and values are as many, and have 17
+    # bytes and 2 for each of 8 ranks. Gate, up and their two results of 11,008 are free by then.
+    ring = {"framework": "fsdp2", "zero_stage": "3", "shard_world": "8", "n_gpus": "8", "cp": "8", "seq_len": "1048576"}
+    each = 18 * 4096 + (17 + 2 * 8) * 2 * 4096 - 4 * 2 * 11008
+    for notes, is_there in (("ring attention over 8 GPUs", True), ("", False)):
+        found = row(**ring, notes=notes)
+        terms = activation_terms(found.shape, found.recipe, DEFAULT_CONSTANTS)
+        assert (131072 * each in [term.bytes for term in terms if FIRST_LAYER in term.phases]) == is_there
+
+
+def test_facts_in_notes_alone_are_read() -> None:
     assert not row(checkpointing="full").recipe.checkpoints_half
     assert row(checkpointing="full", notes="every second layer").recipe.checkpoints_half
     quantized = {"lora_rank": "8", "base_quant": "nf4"}
@@ -255,7 +337,7 @@ def test_a_vision_transformer_is_known_by_its_name() -> None:
     assert shape.total == pytest.approx(303_300_000, rel=0.005)
 
 
-def test_a_file_names_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_file_names_its_missing_cells(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     lines = [LLAMA, {**LLAMA, "metric": "host"}, {**LLAMA, "peak_bytes": ""}, {**LLAMA, "framework": "colossal"}]
     with path.open("w", newline="") as file:
@@ -284,7 +366,7 @@ def test_a_gpu_is_known_however_its_source_writes_it(written: str, known: str) -
     assert row(gpu=written).gpu_bytes == (GPUS[known].usable_bytes if known else 0)
 
 
-def test_what_is_not_needed_is_reserved_only_as_far_as_the_gpu_goes() -> None:
+def test_unneeded_reserved_memory_is_bounded_by_the_gpu() -> None:
     sizes = {"metric": "reserved", "vocab": "152064", "seq_len": "8192", "notes": "grad accum 1; lengths vary"}
     free, full = (predicted(row(gpu=gpu, **sizes), Constants()) for gpu in ("unknown", "L4 24GB"))
     allocated = predicted(row(gpu="L4 24GB", **{**sizes, "metric": "allocated"}), Constants())
@@ -309,12 +391,12 @@ def test_no_source_is_scored_with_constants_that_saw_it(monkeypatch: pytest.Monk
     assert seen == [{"three", "two"}, {"one", "two"}, {"one", "three"}]
 
 
-def test_a_source_alone_is_scored_with_what_every_fit_starts_from() -> None:
+def test_a_single_source_is_scored_with_the_initial_constants() -> None:
     constants = fit([])
     assert {name: getattr(constants, name) for name in START} == {name: start for name, (start, _, _) in START.items()}
 
 
-def test_under_means_above_the_upper_bound() -> None:
+def test_truths_above_the_upper_bound_count_as_underpredicted() -> None:
     low, high = (row(peak_bytes=str(size)) for size in (1, 10**15))
     scored, _ = accuracy.score([low, high], leave_one_source_out=False)
     assert [each.is_under for each in scored] == [False, True]

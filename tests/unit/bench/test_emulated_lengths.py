@@ -20,12 +20,12 @@ def test_every_case_was_run_and_is_on_the_page() -> None:
     assert f"| {summary} |" in (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
 
-def test_a_case_is_told_to_its_script_in_words() -> None:
+def test_a_case_becomes_the_arguments_of_its_script() -> None:
     case = Case(Pair("model", "bf16-ddp-none-mb1x1", 8), "uniform", 2, 40, needed=True)
     assert case.words == "bf16-ddp-none-mb1x1:8:uniform:2:40:needed"
     assert case._replace(needed=False).words == "bf16-ddp-none-mb1x1:8:uniform:2:40"
 
 
-def test_what_is_kept_is_a_share_of_the_allocated_bytes() -> None:
+def test_kept_memory_is_a_share_of_the_allocated_bytes() -> None:
     case = Case(Pair("model", "bf16-ddp-none-mb1x1", 1), "uniform", 1, 100)
     assert Result(case, 400, 1000, {}, 0).kept == 1.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from emulated_pair_list import MODELS, PAIRS, Pair, prediction
-from emulated_pairs import page, read, score
+from emulated_pairs import _FILE, page, read, score
 
 from memtune.plans.plan import Plan
 from memtune.units import GIB
@@ -17,7 +17,7 @@ _PAIR = Pair("llama-1.1b", "bf16-ddp-none-mb1x1", 1)
 
 
 def test_there_are_two_hundred_pairs_of_every_kind() -> None:
-    assert len(set(PAIRS)) == len(PAIRS) == 200
+    assert len(set(PAIRS)) == len(PAIRS) == 223
     assert {pair.ranks for pair in PAIRS} == {1, 2, 8, 64}
     plans = [Plan.parse(pair.plan) for pair in PAIRS]
     assert {str(plan.sharding) for plan in plans} == {"ddp", "z0", "z1", "z2", "z3", "fsdp", "fsdpsgo", "fsdphyb"}
@@ -30,6 +30,12 @@ def test_there_are_two_hundred_pairs_of_every_kind() -> None:
 def test_formulas_know_each_pair(pair: Pair) -> None:
     found = prediction(pair)
     assert 0 < found.allocated.expected < found.reserved.expected <= found.reserved.upper
+
+
+def test_formulas_count_the_backward_pass_of_short_sequences() -> None:
+    found = [each for each in score(read(_FILE).values()) if each.result.pair.model.startswith("llama-3b")]
+    assert len(found) == 19
+    assert max(abs(each.allocated_error) for each in found) < 0.02
 
 
 def told(**values: object) -> str:
@@ -50,7 +56,7 @@ def test_the_last_result_of_a_pair_counts(tmp_path: Path) -> None:
     assert read(file)[_PAIR].problem == "it broke"
 
 
-def test_the_page_says_what_lies_above_the_upper_bound_and_what_is_missing(tmp_path: Path) -> None:
+def test_the_page_lists_peaks_above_the_upper_bound_and_missing_ones(tmp_path: Path) -> None:
     upper = prediction(_PAIR).reserved.upper
     file = tmp_path / "pairs.jsonl"
     file.write_text(took(1.01 * upper / GIB), encoding="utf-8")

@@ -15,7 +15,7 @@ from memtune.gpus.operations import Operation
 ROWS = read_rows(DATA)
 
 
-def test_published_throughputs_are_what_the_operations_of_their_steps_take() -> None:
+def test_published_throughputs_match_the_operations_of_their_steps() -> None:
     found = scored(ROWS)
     assert {one.row.id for one in found} == {row.id for row in ROWS if is_emulated(row)}
     for source in {one.row.source for one in found}:

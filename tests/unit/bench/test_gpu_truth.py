@@ -67,7 +67,7 @@ def test_a_call_that_is_cut_off_has_measured_something_of_every_model_and_number
     assert {(pair.model, pair.world) for pair in first} == {(pair.model, pair.world) for pair in PAIRS}
 
 
-def test_what_the_emulated_gpu_took_stands_beside_truth_and_prediction() -> None:
+def test_the_emulated_peak_stands_beside_truth_and_prediction() -> None:
     measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25, 23 * GIB)
     other = Result(OF_EIGHT, 20 * GIB, 21 * GIB, 20 * GIB, 0.25, 23 * GIB)
     emulated = {ALONE: measured._replace(device_bytes=11 * GIB), OF_EIGHT: Result(OF_EIGHT, ran_out=True)}
@@ -84,7 +84,7 @@ def test_what_the_emulated_gpu_took_stands_beside_truth_and_prediction() -> None
     )
 
 
-def test_what_a_gpu_cannot_hold_is_left_out_before_it_is_tried() -> None:
+def test_a_pair_too_large_for_the_gpu_is_left_out() -> None:
     may, cannot = split(PAIRS, GPUS["a100-80gb"])
     assert (len(may), len(cannot)) == (40, 0)
     may, cannot = split(PAIRS, GPUS["t4-16gb"])
@@ -112,14 +112,14 @@ def test_a_rank_whose_others_are_fake_has_no_nccl_in_its_prediction_which_is_an_
     }
 
 
-def test_what_is_left_without_nccl_is_as_unsure_as_its_parts() -> None:
+def test_memory_without_nccl_is_as_unsure_as_its_parts() -> None:
     found = prediction(Pair("3B", "bf16-fsdp-every2-mb4x1", 64), MACHINE.gpu)
     (context,) = (each.bytes for each in found.components if each.name == "context")
     half_widths = [each.upper - each.expected for each in (found.reserved, context)]
     assert found.device.upper - found.device.expected == pytest.approx(math.hypot(*half_widths))
 
 
-def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
+def test_the_page_lists_measured_and_unmeasured_pairs() -> None:
     measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25, 23 * GIB)
     page = report("A page", "the command", [MACHINE], [measured, Result(OF_EIGHT, problem="it broke")], TRACES)
     text = "\n".join(page)
@@ -145,7 +145,7 @@ def test_stage_3_is_predicted_to_build_the_whole_model_that_64_ranks_then_share(
     assert building_bytes(Pair("13B", "bf16-z2-full-mb4x1", 64), MACHINE.gpu) == pytest.approx(4 * total)
 
 
-def test_the_page_tells_nccl_apart_where_a_rank_has_others() -> None:
+def test_the_page_shows_nccl_separately_for_several_ranks() -> None:
     low, middle, high = (size / GIB for size in nccl(OF_EIGHT, MACHINE.gpu))
     page = report(
         "A page", "the command", [MACHINE], [Result(pair, 1, 1, 1, 0.25) for pair in (ALONE, OF_EIGHT)], TRACES
@@ -167,7 +167,7 @@ def test_memory_that_was_predicted_to_suffice_and_did_not_counts_as_truth_above_
     assert any(line.startswith("by formulas: n=1 ") and "under_rate=100.00" in line for line in page)
 
 
-def test_memory_that_was_not_predicted_to_suffice_for_sure_is_told_of_and_not_scored() -> None:
+def test_an_out_of_memory_within_the_interval_is_reported_and_not_scored() -> None:
     gpu = MACHINE.gpu.with_memory(int(formulas(ALONE).device.upper) - MIB)
     results = [Result(ALONE, ran_out=True)]
     assert scored(results, gpu, formulas) == []
@@ -219,7 +219,7 @@ def test_a_model_with_two_results_or_fewer_has_nothing_to_be_scored_on_after_two
     assert after_probes([Result(pair, problem="no") for pair in pairs], MACHINE.gpu, {}) == []
 
 
-def test_what_ran_out_of_memory_is_no_probe_and_is_scored_after_probes_as_before_them() -> None:
+def test_a_pair_that_ran_out_of_memory_is_not_used_as_a_probe() -> None:
     first, second, third = [pair for pair in PAIRS if pair.model == "0.5B" and pair.is_alone][:3]
     gpu = MACHINE.gpu.with_memory(int(formulas(first).device.upper) + MIB)
     after = after_probes([Result(first, ran_out=True), _exactly(second, 1.0), _exactly(third, 1.0)], gpu, {})
@@ -283,7 +283,7 @@ def test_a_recording_that_torch_has_cut_off_is_not_whole() -> None:
     assert not is_whole({"device_traces": [[{}] * MOST_EVENTS]})
 
 
-def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -> None:
+def test_kept_results_round_trip(made: dict[str, Any], tmp_path: Path) -> None:
     write(made, tmp_path / "new" / "made.json.gz")
     assert read(tmp_path / "new" / "made.json.gz") == made
 
@@ -302,7 +302,9 @@ def _freed_and_asked_for_more(given_back: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("given_back", ["segment_free", "segment_unmap"])
 @pytest.mark.parametrize(("emptied", "retries"), [([0], 0), ([], 1), ([20 * MIB], 1)])
-def test_a_fixture_tells_a_retry_from_an_emptied_cache(emptied: list[int], retries: int, given_back: str) -> None:
+def test_a_fixture_distinguishes_a_retry_from_an_emptied_cache(
+    emptied: list[int], retries: int, given_back: str
+) -> None:
     """Both give memory back, without which 44 MiB would be reserved. The trace has the same events for them."""
     fixture = fixture_of({"device_traces": [_freed_and_asked_for_more(given_back)]}, "2.9.0", emptied)
     kinds = [kind for kind, *_ in fixture["events"]]
@@ -313,7 +315,7 @@ def test_a_fixture_tells_a_retry_from_an_emptied_cache(emptied: list[int], retri
     assert replayed({**fixture, "events": kept}) == Replayed(44 * MIB, 0, 0)
 
 
-def test_memory_that_was_given_back_for_no_request_was_an_emptied_cache_whoever_emptied_it() -> None:
+def test_memory_returned_without_a_request_counts_as_an_emptied_cache() -> None:
     trace = _freed_and_asked_for_more("segment_free")
     trace[4:4] = [_entry("segment_alloc", 1, 2 * MIB), _entry("alloc", 1, KIB)]
     trace[3:3] = [_entry("segment_alloc", 2, 20 * MIB, 5), _entry("alloc", 2, 9 * MIB, 5)]
@@ -344,7 +346,7 @@ def test_a_fixture_keeps_an_out_of_memory(retried: bool) -> None:
         ("2.13.0", 1 << 30, 1 << 40, 40 * MIB),
     ],
 )
-def test_of_two_blocks_of_one_size_an_older_torch_takes_the_lower_address_a_newer_one_the_older_segment(
+def test_older_torch_takes_the_lowest_block_and_newer_torch_the_oldest_segment(
     torch: str, old: int, new: int, reserved: int
 ) -> None:
     """The choice shows later: only a segment that is entirely free has room for the last request."""

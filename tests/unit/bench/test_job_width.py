@@ -44,14 +44,14 @@ def test_a_source_of_few_rows_counts_less_by_hand() -> None:
     assert job_width.spread([rows[0], rows[2]]) == pytest.approx(math.sqrt((0.1**2 + 0.5**2) / 2))
 
 
-def test_the_fewer_sources_tell_a_deviation_the_wider_is_its_bound() -> None:
+def test_fewer_sources_widen_the_bound_of_a_deviation() -> None:
     # Student's 97.5% quantiles: 2.101 with 18 degrees of freedom, 1.960 with all.
     for sources, quantile in ((19, 2.101), (10_000, 1.960)):
         rows = [miss(f"s{number}", math.exp(0.1)) for number in range(sources)]
         assert math.log1p(job_width.width(rows)) == pytest.approx(quantile * 0.1, abs=0.001)
 
 
-def test_what_components_explain_is_no_width_of_the_job() -> None:
+def test_deviations_explained_by_components_add_no_job_width() -> None:
     row = miss("a", math.exp(0.2))
     upper = row.interval.expected * math.exp(0.2 * BOUND)
     assert job_width.spread([row._replace(interval=row.interval._replace(upper=upper))]) == pytest.approx(0, abs=1e-6)
@@ -73,7 +73,7 @@ def test_the_script_writes_the_width_to_the_constants(tmp_path: Path) -> None:
     assert copy.read_text() == job_width.CONSTANTS.read_text()
 
 
-def test_what_no_plan_can_name_is_left_out() -> None:
+def test_rows_that_no_plan_describes_are_left_out() -> None:
     split = read_row(Cells({**LINE, "source": "owner/a x@1", "tp": "2"}))
     assert not job_width._is_nameable(split)
     assert job_width._is_nameable(miss("a", 1.0).row)

@@ -46,7 +46,7 @@ def test_the_half_width_is_that_of_models_left_out() -> None:
     assert packing.doubt(held) == pytest.approx(BOUND * (0.02 / 0.05) ** 0.5, rel=0.01)
 
 
-def test_models_that_nothing_wraps_reserve_what_is_predicted() -> None:
+def test_unwrapped_models_reserve_the_predicted_memory() -> None:
     found = emulated_pairs.read(emulated_alone.FILE)
     assert set(found) == set(emulated_alone.PAIRS)
     errors, above = [], 0

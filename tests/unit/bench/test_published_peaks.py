@@ -41,13 +41,14 @@ def test_the_documents_say_how_much_varying_lengths_matter(tmp_path: Path) -> No
     above, errors = [], []
     for file in (first_scores.UNSEEN, silent):
         scored, _ = accuracy.score(read_rows(file)[0], leave_one_source_out=False)
+        rows = len(scored)
         under = [one.row.source for one in scored if one.is_under]
         above += [(len(under), sum("ms-swift" in source for source in under))]
         errors += [statistics.median(abs(one.interval.expected / one.row.peak_bytes - 1) for one in scored)]
     (told, told_swift), (left_out, left_out_swift) = above
     page = " ".join((ROOT / "docs" / "accuracy.md").read_text().split())
     assert f"{told_swift} of their peaks are above the upper bound, and with it left out {left_out_swift}." in page
-    assert f"that is {told} ({told / 445:.1%}) and {left_out} ({left_out / 445:.1%})" in page
+    assert f"that is {told} ({told / rows:.1%}) and {left_out} ({left_out / rows:.1%})" in page
     assert f"with a median error of {errors[0]:.1%} and {errors[1]:.1%}:" in page
     assert f"{told}, or {left_out} if the jobs whose batches" in " ".join((ROOT / "README.md").read_text().split())
 
@@ -58,7 +59,8 @@ def test_every_unseen_peak_can_be_scored_and_names_its_source() -> None:
     assert len({row.id for row in rows}) == len(rows)
     with first_scores.UNSEEN.open(newline="", encoding="utf-8") as file:
         sources = [row["source"] for row in csv.DictReader(file)]
-    named = r"@[0-9a-f]{7,}|/(pull|issues)/\d+|gist\.github\.com/\w+/[0-9a-f]{32}"
+    commit, pages = r"@[0-9a-f]{7,}", r"/(pull|issues)/\d+|wiki/[\w-]+ \(revision of"
+    named = rf"{commit}|{pages}|gist\.github\.com/\w+/[0-9a-f]{{32}}"
     assert [source for source in sources if not re.search(named, source)] == []
 
 
@@ -87,12 +89,39 @@ def test_the_documents_quote_the_first_scores(capsys: pytest.CaptureFixture[str]
     first_scores.main([])
     page = capsys.readouterr().out
     assert (ROOT / "bench/results/first-scores.md").read_text() == page
-    *_, newest, _, _, _, last = page.splitlines()
-    assert {newest, last} <= set((ROOT / "README.md").read_text().splitlines())
+    scores = first_scores.read_scores()
     document = (ROOT / "docs" / "accuracy.md").read_text()
-    assert f"| {last} |" in document
-    by_source = [line for line in page.split("| metric |")[0].splitlines() if line.startswith("|")]
-    assert [line for line in by_source if line not in document.splitlines()] == []
+    assert f"| {first_scores.summary(scores)} |" in document
+    assert "\n".join(first_scores.rounds(scores)) in document
+
+
+def test_the_readme_quotes_the_first_scores() -> None:
+    scores = first_scores.read_scores()
+    newest = first_scores.newest(scores)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for found, words in (
+        (scores, "{n} published peaks of {sources} sources"),
+        (
+            scores,
+            "the median error was {median:.1%}, the 90th percentile {p90:.0%}, and {above:.0%} of the peaks lay above",
+        ),
+        (newest, "{n} peaks of {sources} sources"),
+        (
+            newest,
+            "the median error was {median:.1%}, the 90th percentile {p90:.0%}, and {above:.0%} of the peaks lay above",
+        ),
+    ):
+        errors = [score.error for score in found]
+        assert (
+            words.format(
+                n=len(found),
+                sources=len({score.source for score in found}),
+                median=statistics.median(errors),
+                p90=accuracy.quantile(errors, 0.9),
+                above=sum(score.is_above for score in found) / len(found),
+            )
+            in readme
+        )
 
 
 def test_the_documents_quote_the_scores_of_device(capsys: pytest.CaptureFixture[str]) -> None:

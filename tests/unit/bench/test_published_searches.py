@@ -29,7 +29,7 @@ def test_every_table_has_a_plan_that_leaves_its_headroom_and_several_to_choose_f
     assert "llama3-8b full 2" not in tables
 
 
-def test_a_row_is_what_was_published(tables: dict[str, Published]) -> None:
+def test_rows_match_the_published_tables(tables: dict[str, Published]) -> None:
     table = tables["llama3-8b lora 4"].table
     row = table.rows[Plan.parse("bf16-fsdp-full-mb16x2-fl")]
     assert row.device_bytes == 66_909 * 2**20
@@ -42,7 +42,7 @@ def test_a_row_is_what_was_published(tables: dict[str, Published]) -> None:
     assert table.workload.gpu.usable_bytes * (1 - HEADROOM) < table.rows[tight].device_bytes
 
 
-def test_a_probe_of_a_plan_that_ran_out_of_memory_tells_not_by_how_much(tables: dict[str, Published]) -> None:
+def test_an_out_of_memory_probe_does_not_reveal_the_deficit(tables: dict[str, Published]) -> None:
     table = tables["mistral-7b lora 2"].table
     outcome = table.probe(Plan.parse("bf16-fsdp-full-mb32x1"), Random(0))
     assert outcome.died

@@ -17,6 +17,6 @@ def test_the_predictor_is_unbiased_and_as_sure_as_it_says() -> None:
 
 
 def test_a_row_has_the_parameters_that_its_source_counts() -> None:
-    rows = {row.id: shape_of(row.workload.architecture, None) for row in read_rows(DATA)}
+    rows = {row.id: shape_of(row.workload.model, None) for row in read_rows(DATA)}
     assert rows["mpt-25"].total == 6_658_859_008
     assert rows["mpt-13"].total == 64_862_437_376

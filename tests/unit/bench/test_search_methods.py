@@ -20,7 +20,7 @@ def table() -> Table:
     return table_of(SMALL, Random("unit"))
 
 
-def test_a_table_is_its_seed(table: Table) -> None:
+def test_equal_seeds_give_equal_tables(table: Table) -> None:
     again, other = table_of(SMALL, Random("unit")), table_of(SMALL, Random("other"))
     assert [row.device_bytes for row in table.rows.values()] == [row.device_bytes for row in again.rows.values()]
     assert [row.device_bytes for row in table.rows.values()] != [row.device_bytes for row in other.rows.values()]
@@ -55,7 +55,7 @@ def test_a_probe_dies_exactly_above_the_cliff(table: Table) -> None:
             assert outcome.tokens_per_second == pytest.approx(row.tokens_per_second, rel=0.1)
 
 
-def test_a_hunt_ends_with_a_good_plan_or_its_probes(table: Table) -> None:
+def test_a_search_ends_with_a_good_plan_or_its_budget(table: Table) -> None:
     hunt = Hunt(table, Random(0))
     hunt.probe(table.best)
     assert hunt.found
@@ -68,7 +68,7 @@ def test_a_hunt_ends_with_a_good_plan_or_its_probes(table: Table) -> None:
     assert blind.is_over
 
 
-def test_memtune_asks_what_it_has_not_probed_and_keeps_to_its_budget(table: Table) -> None:
+def test_memtune_probes_new_plans_only_and_keeps_its_budget(table: Table) -> None:
     hunt = Hunt(table, Random(0), blind=True)
     memtune(hunt)
     assert 1 <= len(hunt.plans) == len(set(hunt.plans)) <= 8

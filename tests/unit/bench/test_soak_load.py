@@ -52,7 +52,7 @@ def alive(load: Load) -> bool:
     return any(thread.is_alive() for thread in load.threads)
 
 
-def test_a_refused_collection_ends_the_soak_and_is_told(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_collection_ends_the_soak_and_is_reported(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise REFUSED
 
@@ -63,7 +63,7 @@ def test_a_refused_collection_ends_the_soak_and_is_told(load: Load, monkeypatch:
     assert not alive(load)
 
 
-def test_who_refuses_to_collect_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_part_that_refuses_to_collect_is_named(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise REFUSED
 
@@ -92,7 +92,7 @@ def test_a_pod_that_never_ends_is_a_failure(load: Load, monkeypatch: pytest.Monk
     assert load.failures == ["run_pods was given up: TimeoutError('pod-0 is still Pending after -1 s')"]
 
 
-def test_nobody_waits_for_a_pod_once_the_soak_is_over(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_soak_ends_waiting_for_pods(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "live_bytes", dict)
     measure(load, 0)
     assert load.failures == []
@@ -118,14 +118,14 @@ def test_pods_that_end_are_counted_and_deleted(load: Load, monkeypatch: pytest.M
     assert core.deleted == core.made == ["pod-0"]
 
 
-def test_what_lives_is_read_off_the_page_that_go_writes() -> None:
+def test_live_memory_is_read_from_the_go_metrics_page() -> None:
     page = "heap profile: 4: 64 [9: 80] @ heap/1048576\n# Alloc = 7\n# Stack = 100 / 200\n# HeapAlloc = 3000\n"
-    assert soak.told_live(page) == 3100
+    assert soak.profiled_bytes(page) == 3100
 
 
 @pytest.mark.parametrize(
     ("row", "judged"),
     [("etcd/7", True), ("kubelet/8", False), ("kubelet of node-1, live", True), ("kube-apiserver, live", True)],
 )
-def test_of_whom_is_known_what_lives_the_rest_is_not_judged(row: str, judged: bool) -> None:
+def test_parts_with_known_live_memory_are_judged_by_it_alone(row: str, judged: bool) -> None:
     assert soak.is_judged(row) is judged

@@ -62,11 +62,11 @@ def test_a_leak_is_seen(mib: Callable[[float], float], noise: float, seed: int) 
         *(pytest.param(sawtooth(5, 50, phase / 10), 0.3, id=f"5 teeth from {phase / 10}") for phase in range(10)),
     ],
 )
-def test_what_levels_off_passes(mib: Callable[[float], float], noise: float, seed: int) -> None:
+def test_memory_that_levels_off_passes(mib: Callable[[float], float], noise: float, seed: int) -> None:
     assert not still_grows(series(mib, noise, seed))
 
 
-def test_the_trend_is_told_for_a_third_of_the_run() -> None:
+def test_the_trend_is_given_for_a_third_of_the_run() -> None:
     rise = trend(series(lambda share: 100 + 12 * share, noise=0))
     assert rise.bytes_a_third == pytest.approx(4 * MIB, rel=0.01)
     assert rise.give_or_take_bytes < 0.1 * MIB

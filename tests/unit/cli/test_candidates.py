@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from told_job import told_job
+from job_with_history import job_with_history
 
 from memtune_cli.input.job_view import job_view_of
 from memtune_cli.views.candidates import Group, Reckoned, costs, known_plans
 
 
 def test_every_plan_of_the_job_is_in_one_group() -> None:
-    view = job_view_of(told_job())
+    view = job_view_of(job_with_history())
     plans = known_plans(view)
     groups = Counter(each.group for each in plans)
     assert sum(groups.values()) == len(plans) == len({each.plan for each in plans})
     assert groups[Group.FITS]
     assert groups[Group.CANNOT_FIT]
-    unmeasured = told_job()
+    unmeasured = job_with_history()
     unmeasured["status"]["probes"] = []
     assert {each.group for each in known_plans(job_view_of(unmeasured))} == set(Group)
     known = {str(each.plan): each for each in plans}
@@ -27,14 +27,14 @@ def test_every_plan_of_the_job_is_in_one_group() -> None:
 
 
 def test_a_job_that_describes_no_model_has_no_candidates() -> None:
-    job = told_job()
+    job = job_with_history()
     job["spec"]["model"] = {"factory": "train:build"}
     assert known_plans(job_view_of(job)) == []
     assert known_plans(job_view_of({**job, "spec": 3})) == []
 
 
-def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
-    job = told_job()
+def test_plans_that_were_not_run_are_charged_at_the_cheapest_probe() -> None:
+    job = job_with_history()
     job["status"]["probes"] = [
         {**probe, "gpuSeconds": cost} for probe, cost in zip(job["status"]["probes"], (900, 640, 620), strict=True)
     ]
@@ -50,6 +50,6 @@ def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
     assert round(kept.gpu_seconds) == round(102_400 * 4_096 / 33_790 * 8)
 
 
-def test_without_a_probe_nothing_is_reckoned() -> None:
-    view = job_view_of(told_job(probes=None, attempts=None, gpuSecondsSpent=0))
+def test_without_a_probe_no_costs_are_estimated() -> None:
+    view = job_view_of(job_with_history(probes=None, attempts=None, gpuSecondsSpent=0))
     assert costs(view, known_plans(view)) == []

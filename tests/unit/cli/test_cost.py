@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_jobs import DENSE, job, refused, written
+from cli_jobs import DENSE, job, refusal_message, write_job
 
 from memtune_cli.main import main
 
@@ -20,7 +20,7 @@ def priced(folder: Path, price: float = 2.5, **resources: Any) -> str:
     """Predict the dense example on eight A100 at a price each."""
     data = job()
     data["spec"]["resources"] |= {"gpuHourPrice": price, **resources}
-    return written(folder, data)
+    return write_job(folder, data)
 
 
 def document(capsys: Captured, *arguments: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_several_gpus_are_compared_the_cheapest_first(capsys: Captured) -> None:
     assert max(map(len, page.splitlines())) <= 100
 
 
-def test_each_gpu_has_the_plan_that_it_is_given_alone(capsys: Captured) -> None:
+def test_each_gpu_has_the_plan_it_would_have_alone(capsys: Captured) -> None:
     told = document(capsys, "plan", DENSE, "--gpu", "a100-80gb,h100-80gb", "--gpu-hour-price", "H100-80GB=4")
     assert list(told)[:4] == ["version", "command", "job", "nodes"]
     assert [each["gpu"]["name"] for each in told["gpus"]] == ["h100-80gb", "a100-80gb"], "what has no price is last"
@@ -115,7 +115,7 @@ def test_each_gpu_has_the_plan_that_it_is_given_alone(capsys: Captured) -> None:
 def test_a_gpu_on_which_nothing_fits_says_so_and_why(tmp_path: Path, capsys: Captured) -> None:
     prices = "v100-32gb=1,t4-16gb=0.2,h100-80gb=4"
     data = job(tuning={"space": {"precision": ["bf16", "fp16"], "zeroStages": [2], "backends": ["deepspeed"]}})
-    arguments = ["plan", written(tmp_path, data), "--gpu-hour-price", prices, "--gpu", "t4-16gb,v100-32gb,h100-80gb"]
+    arguments = ["plan", write_job(tmp_path, data), "--gpu-hour-price", prices, "--gpu", "t4-16gb,v100-32gb,h100-80gb"]
     assert main(arguments) == 0
     page = capsys.readouterr().out
     assert table_of(page)[-1] == ["t4-16gb", "no plan fits", "$0.200"]
@@ -125,7 +125,7 @@ def test_a_gpu_on_which_nothing_fits_says_so_and_why(tmp_path: Path, capsys: Cap
     assert last["reason"].startswith("the smallest plan, fp16-")
 
 
-def test_a_gpu_that_can_run_no_plan_at_all_is_a_row_too(capsys: Captured) -> None:
+def test_a_gpu_without_a_runnable_plan_has_a_row(capsys: Captured) -> None:
     assert main(["plan", DENSE, "--gpu", "v100-32gb,h100-80gb"]) == 0
     page = capsys.readouterr().out
     assert "The best plan on each GPU, the fastest first" in page
@@ -133,8 +133,8 @@ def test_a_gpu_that_can_run_no_plan_at_all_is_a_row_too(capsys: Captured) -> Non
     assert "  v100-32gb: spec.tuning.space allows no plan: v100-32gb has no bf16; use fp16 or fp32" in page
 
 
-def test_where_no_gpu_is_sure_to_do_the_command_fails(tmp_path: Path, capsys: Captured) -> None:
-    tight = written(tmp_path, job(tuning={"headroom": "20%", "space": {"precision": ["bf16"]}}))
+def test_without_a_gpu_that_is_sure_to_fit_the_command_fails(tmp_path: Path, capsys: Captured) -> None:
+    tight = write_job(tmp_path, job(tuning={"headroom": "20%", "space": {"precision": ["bf16"]}}))
     assert main(["plan", tight, "--gpu", "l4-24gb,a10-24gb", "--gpu-hour-price", "l4-24gb=0.5"]) == 1
     page = capsys.readouterr().out
     first, second = table_of(page)
@@ -143,10 +143,8 @@ def test_where_no_gpu_is_sure_to_do_the_command_fails(tmp_path: Path, capsys: Ca
     assert "May fit: only a probe can tell\n  l4-24gb: the smallest plan, " in page
 
 
-def test_a_gpu_that_may_do_comes_after_those_that_are_sure_to_however_cheap_it_is(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    tight = written(tmp_path, job(tuning={"headroom": "20%", "space": {"precision": ["bf16"]}}))
+def test_gpus_that_may_fit_come_after_those_that_are_sure_to_fit(tmp_path: Path, capsys: Captured) -> None:
+    tight = write_job(tmp_path, job(tuning={"headroom": "20%", "space": {"precision": ["bf16"]}}))
     arguments = ["--gpu", "l4-24gb,a100-80gb", "--gpu-hour-price", "l4-24gb=0.01,a100-80gb=2"]
     assert main(["plan", tight, *arguments]) == 0
     rows = table_of(capsys.readouterr().out)
@@ -185,15 +183,15 @@ def test_a_price_of_the_command_replaces_that_of_the_job(tmp_path: Path, capsys:
     ],
 )
 def test_gpus_and_prices_that_cannot_be_are_refused(arguments: list[str], problem: str, capsys: Captured) -> None:
-    assert problem in refused(capsys, "plan", DENSE, *arguments)
+    assert problem in refusal_message(capsys, "plan", DENSE, *arguments)
 
 
 def test_a_virtual_gpu_has_no_price_to_give(tmp_path: Path, capsys: Captured) -> None:
-    said = refused(capsys, "plan", priced(tmp_path, device="virtual"), "--gpu-hour-price", "a100-80gb=2")
+    said = refusal_message(capsys, "plan", priced(tmp_path, device="virtual"), "--gpu-hour-price", "a100-80gb=2")
     assert "--gpu-hour-price: the job is for device virtual, whose speed is not predicted; leave it out" in said
 
 
-def test_a_price_without_a_name_is_told_how_to_be_written(capsys: Captured) -> None:
+def test_a_price_without_a_product_shows_the_expected_form(capsys: Captured) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", DENSE, "--gpu-hour-price", "2.5"])
     assert ended.value.code == 2

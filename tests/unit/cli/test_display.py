@@ -25,7 +25,7 @@ def written(stream: io.StringIO) -> str:
     return CLOCK.sub("NOW", stream.getvalue())
 
 
-def test_a_told_line_goes_above_the_page() -> None:
+def test_a_printed_line_goes_above_the_page() -> None:
     display = Display(stream := Terminal())
     display.show(["one", "two"])
     display.tell("it began")
@@ -41,7 +41,7 @@ def test_a_page_is_no_longer_than_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("terminal", ["dumb", ""])
-def test_what_cannot_move_its_cursor_gets_lines(terminal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_cursor_control_gets_lines(terminal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", terminal)
     display = Display(stream := Terminal())
     display.show(["one"])
@@ -49,7 +49,7 @@ def test_what_cannot_move_its_cursor_gets_lines(terminal: str, monkeypatch: pyte
     assert written(stream) == "NOW  it began\n"
 
 
-def test_a_file_gets_the_told_lines_alone() -> None:
+def test_a_file_gets_the_printed_lines_alone() -> None:
     display = Display(stream := io.StringIO())
     display.show(["one"])
     display.tell("it began")

@@ -17,6 +17,6 @@ from memtune_cli.views.emulate_page import caveats
         (True, "  2 sizes of tensors came from them: with other values, memory differs."),
     ],
 )
-def test_what_a_read_value_may_change_is_said(sizes: bool, said: str) -> None:
+def test_a_read_of_unknown_values_is_explained(sizes: bool, said: str) -> None:
     read = {"file": "a.py", "line": 3, "value": "made up", "sizes": sizes, "times": 2}
     assert said in caveats({"values": [read], "compilations": 0, "stubs": []})

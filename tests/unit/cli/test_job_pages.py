@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_job, two_objectives
+from job_with_history import NOW_SECONDS, TOTAL_BYTES, ended_well, job_with_history, still_probing, two_objectives
 
 from memtune.units import parse_bytes
 from memtune_cli.commands.status import document_of
@@ -63,7 +63,7 @@ def same_as_golden(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "job"),
     [
-        ("recovered", told_job()),
+        ("recovered", job_with_history()),
         ("probing", still_probing()),
         ("succeeded", ended_well()),
         ("front", two_objectives()),
@@ -74,32 +74,32 @@ def test_the_page_of_status_is_the_golden_one(name: str, job: dict[str, Any]) ->
     same_as_golden(f"status-{name}.txt", "\n".join([*page(PLAIN, job_view_of(job), NOW_SECONDS), ""]))
 
 
-@pytest.mark.parametrize(("name", "job"), [("training", told_job()), ("probing", still_probing())])
+@pytest.mark.parametrize(("name", "job"), [("training", job_with_history()), ("probing", still_probing())])
 def test_the_live_page_is_the_golden_one(name: str, job: dict[str, Any]) -> None:
     lines = live_page(PLAIN, job_view_of(job), ranks(), NOW_SECONDS, "no answer from the API server; trying again")
     same_as_golden(f"live-{name}.txt", "\n".join([*lines, ""]))
 
 
 def test_the_document_of_status_is_the_golden_one() -> None:
-    same_as_golden("status.json", json.dumps(document_of(job_view_of(told_job())), indent=1) + "\n")
+    same_as_golden("status.json", json.dumps(document_of(job_view_of(job_with_history())), indent=1) + "\n")
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-@pytest.mark.parametrize("job", [told_job(gpuHourPrice=1.25), still_probing(), ended_well(), two_objectives()])
+@pytest.mark.parametrize("job", [job_with_history(gpuHourPrice=1.25), still_probing(), ended_well(), two_objectives()])
 def test_pages_fit_the_screen(width: int, job: dict[str, Any]) -> None:
     screen, view = Screen(width, colours=False, unicode=False), job_view_of(job)
     for lines in (page(screen, view, NOW_SECONDS), live_page(screen, view, ranks(), NOW_SECONDS)):
         assert [line for line in lines if len(line) > width] == []
 
 
-def test_of_many_ranks_the_fullest_are_shown() -> None:
-    lines = live_page(PLAIN, job_view_of(told_job()), ranks(128), NOW_SECONDS)
+def test_the_fullest_of_many_ranks_are_shown() -> None:
+    lines = live_page(PLAIN, job_view_of(job_with_history()), ranks(128), NOW_SECONDS)
     shown = [int(match[1]) for line in lines if (match := re.match(r" +(\d+)  [█·]+ ", line))]
     assert shown == list(range(112, 128))
     assert lines[-1] == "  and 112 more, none with a higher peak than 98.1 GiB"
 
 
-def test_a_job_of_nothing_has_pages() -> None:
+def test_an_empty_job_has_pages() -> None:
     view = job_view_of({"metadata": {"name": "new", "namespace": "default"}})
     assert page(PLAIN, view, NOW_SECONDS)[0] == "default/new  Pending"
     assert live_page(PLAIN, view, None, NOW_SECONDS)
@@ -134,7 +134,7 @@ def report(job: dict[str, Any], *series: Series) -> str:
     return html_page(view, plans, costs(view, plans), series, NOW_SECONDS)
 
 
-def test_a_plan_of_the_front_without_a_speed_is_not_said_to_have_none() -> None:
+def test_a_front_plan_without_a_speed_is_called_not_measured() -> None:
     job = two_objectives()
     job["status"]["probes"] = [{**probe, "tokensPerSecond": 0} for probe in job["status"]["probes"]]
     rows = [line for line in page(PLAIN, job_view_of(job), NOW_SECONDS) if "not measured" in line]
@@ -145,12 +145,12 @@ def test_a_report_joins_the_plans_of_the_front() -> None:
     text = report(two_objectives())
     assert "The line joins the measured plans that no other one beats in both objectives." in text
     assert text.count('class="front"') == 1
-    assert 'class="front"' not in report(told_job())
-    assert "The line joins" not in report(told_job())
+    assert 'class="front"' not in report(job_with_history())
+    assert "The line joins" not in report(job_with_history())
 
 
 def test_a_report_says_which_knobs_matter() -> None:
-    text = report(told_job())
+    text = report(job_with_history())
     section = text[text.index("Which knobs matter") : text.index("Predicted against measured")]
     rows = re.findall(
         r"<tr><td><code>(\w+)</code></td><td>(.*?)</td><td.*?>(\d+)%</td><td.*?>(\d+)%</td></tr>", section
@@ -163,10 +163,10 @@ def test_a_report_says_which_knobs_matter() -> None:
     shares = {knob: (int(memory), int(speed)) for knob, _, memory, speed in rows}
     assert max(shares, key=lambda knob: shares[knob][0]) == rows[0][0] == "micro_batch"
     assert max(shares, key=lambda knob: shares[knob][1]) == "checkpointing"
-    assert "Which knobs matter" not in html_page(job_view_of(told_job()), [], [], [], NOW_SECONDS)
+    assert "Which knobs matter" not in html_page(job_view_of(job_with_history()), [], [], [], NOW_SECONDS)
 
 
-def test_a_report_says_what_a_million_tokens_cost_by_each_speed() -> None:
+def test_a_report_has_the_cost_per_million_tokens_of_each_speed() -> None:
     text = report(ended_well(gpuHourPrice=1.25))
     section = text[text.index("What a million tokens cost") : text.index("What it took, and")]
     assert "At $1.25 a GPU-hour on 8 GPUs" in section
@@ -181,18 +181,18 @@ def test_a_report_says_what_a_million_tokens_cost_by_each_speed() -> None:
 
 
 def test_the_document_of_status_has_the_cost_of_each_run_that_measured_its_speed() -> None:
-    runs = document_of(job_view_of(told_job(gpuHourPrice=1.25)))["status"]
+    runs = document_of(job_view_of(job_with_history(gpuHourPrice=1.25)))["status"]
     assert [probe.get("costPerMillionTokens") for probe in runs["probes"]] == [0.0839182, 0.0816705, None]
-    assert "costPerMillionTokens" not in json.dumps(document_of(job_view_of(told_job())))
+    assert "costPerMillionTokens" not in json.dumps(document_of(job_view_of(job_with_history())))
 
 
 def test_a_job_that_cannot_be_read_has_no_costs() -> None:
-    job = told_job(gpuHourPrice=1.25)
+    job = job_with_history(gpuHourPrice=1.25)
     job["spec"] = {}
     assert job_view_of(job).costs == []
 
 
-def test_what_comes_next_tells_of_the_slack() -> None:
+def test_the_next_step_mentions_the_allowed_slowdown() -> None:
     job = still_probing()
     job["spec"]["tuning"] |= two_objectives()["spec"]["tuning"]
     assert "is launched, or a smaller one that is at most 5% slower" in next_step(job_view_of(job))
@@ -221,7 +221,7 @@ def test_nothing_is_drawn_outside_of_its_picture(size: str) -> None:
         assert max(places) <= width
 
 
-def test_each_run_is_drawn_against_what_its_gpu_had() -> None:
+def test_each_run_is_drawn_against_its_gpus_memory() -> None:
     job = ended_well()
     last = job["status"]["attempts"][-1]
     last["peakBytes"] = {name: size // 2 for name, size in last["peakBytes"].items()}
@@ -232,18 +232,18 @@ def test_each_run_is_drawn_against_what_its_gpu_had() -> None:
     assert "measured  ███████████████████████████···········   57.0 GiB +2.2%" in status, "as before it shrank"
 
 
-def test_a_report_has_what_prometheus_tells() -> None:
+def test_a_report_has_the_series_of_prometheus() -> None:
     start = NOW_SECONDS - 600
     line = Series("llama-7b-train-2", tuple((start + second, 5e10 + second * 1e6) for second in range(0, 600, 15)))
-    assert 'class="series0"' in report(told_job(), line)
-    assert 'class="series0"' not in report(told_job())
+    assert 'class="series0"' in report(job_with_history(), line)
+    assert 'class="series0"' not in report(job_with_history())
 
 
-def test_whatever_a_status_says_is_text_in_a_report() -> None:
+def test_the_text_of_a_status_is_escaped_in_a_report() -> None:
     evil = "<script>alert('x')</script>"
-    attempts = [{**attempt, "message": evil} for attempt in told_job()["status"]["attempts"]]
-    conditions = [{**each, "message": evil} for each in told_job()["status"]["conditions"]]
-    text = report(told_job(message=evil, attempts=attempts, conditions=conditions))
+    attempts = [{**attempt, "message": evil} for attempt in job_with_history()["status"]["attempts"]]
+    conditions = [{**each, "message": evil} for each in job_with_history()["status"]["conditions"]]
+    text = report(job_with_history(message=evil, attempts=attempts, conditions=conditions))
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert Tags(text).open == []

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
+from job_with_history import (
+    GIB,
+    MESSAGE,
+    NOW_SECONDS,
+    OUT_OF_MEMORY,
+    TOTAL_BYTES,
+    WON,
+    ended_well,
+    job_with_history,
+    still_probing,
+)
 
 from memtune.controller.messages import replaced_batch
 from memtune_cli.input.job_view import Budget, error_ratio, job_view_of, measured_bytes, run_seconds
@@ -13,18 +23,18 @@ from memtune_cli.views.job_page import page
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.report_page import html_page
 from memtune_cli.views.screen import Screen
-from memtune_cli.views.status_diff import news, saying, without_shown
+from memtune_cli.views.status_diff import saying, status_changes, without_shown
 
 
 def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:
     """Return the told job with fields of one record replaced."""
-    records = [dict(record) for record in told_job()["status"][part]]
+    records = [dict(record) for record in job_with_history()["status"][part]]
     records[place] |= fields
-    return told_job(**{part: records})
+    return job_with_history(**{part: records})
 
 
-def test_a_story_has_what_the_operator_wrote() -> None:
-    view = job_view_of(told_job())
+def test_a_view_summarizes_the_status() -> None:
+    view = job_view_of(job_with_history())
     assert (view.namespace, view.name, view.world, view.is_over) == ("research", "llama-7b", 8, False)
     assert view.usable_bytes == TOTAL_BYTES
     assert view.why == WON
@@ -42,7 +52,7 @@ def test_a_story_has_what_the_operator_wrote() -> None:
 
 
 def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
-    view = job_view_of(told_job())
+    view = job_view_of(job_with_history())
     assert [error_ratio(run) for run in view.status.probes] == [
         pytest.approx(57.0 / 55.8 - 1, abs=1e-6),
         pytest.approx(69.4 / 67.9 - 1, abs=1e-6),
@@ -59,7 +69,7 @@ def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
     ("fields", "outcome"),
     [
         ({"allocatorRetries": 2}, "too tight: the allocator had to retry"),
-        ({"peakBytes": {**told_job()["status"]["probes"][0]["peakBytes"], "device": int(0.98 * TOTAL_BYTES)}},
+        ({"peakBytes": {**job_with_history()["status"]["probes"][0]["peakBytes"], "device": int(0.98 * TOTAL_BYTES)}},
          "too tight: 2.0% free of 6%"),
         ({"pruned": "speed"}, "fits, too slow to win"),
         ({"pruned": "memory"}, "fits, too large to win"),
@@ -69,13 +79,13 @@ def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
         ({"verdict": None, "endedAt": None, "startedAt": None}, "starting"),
     ],
 )  # fmt: skip
-def test_what_became_of_a_probe_is_said_in_a_few_words(fields: dict[str, Any], outcome: str) -> None:
+def test_the_result_of_a_probe_is_short(fields: dict[str, Any], outcome: str) -> None:
     view = job_view_of(changed("probes", 0, **fields))
     assert view.outcome(view.status.probes[0]) == outcome
 
 
-def test_a_run_is_judged_by_what_its_gpu_had_not_by_what_is_left_of_it() -> None:
-    peaks = {name: int(0.6 * size) for name, size in told_job()["status"]["probes"][0]["peakBytes"].items()}
+def test_a_run_is_judged_by_the_memory_its_gpu_had_then() -> None:
+    peaks = {name: int(0.6 * size) for name, size in job_with_history()["status"]["probes"][0]["peakBytes"].items()}
     shrunk = changed("attempts", 1, peakBytes=peaks, verdict="device-oom", endedAt="2026-03-01T13:59:00Z")
     view = job_view_of(shrunk)
     assert view.usable_bytes == int(0.6 * TOTAL_BYTES), "what the job has to do with now"
@@ -92,11 +102,13 @@ def test_the_bar_of_the_probes_ends_where_the_budget_does() -> None:
     roomy = still_probing()
     roomy["spec"]["tuning"]["maxProbes"] = 12
     assert job_view_of(roomy).budget == Budget(2, 6, 12, 1_440, 4_800)
-    assert job_view_of(told_job()).budget == Budget(3, 3, 3, 2_160, 4_800), "once a plan is chosen there are no more"
+    assert job_view_of(job_with_history()).budget == Budget(3, 3, 3, 2_160, 4_800), (
+        "once a plan is chosen there are no more"
+    )
 
 
-def test_only_what_was_measured_counts_as_measured() -> None:
-    view = job_view_of(told_job())
+def test_only_measurements_count_as_measured() -> None:
+    view = job_view_of(job_with_history())
     assert [probe.verdict for probe in view.status.probes] == ["succeeded", "succeeded", "device-oom"]
     assert view.measured_plans == 2
     assert job_view_of(changed("probes", 1, verdict="plan-not-applied")).measured_plans == 1
@@ -118,7 +130,7 @@ def test_an_out_of_memory_says_in_which_phase() -> None:
     assert view.outcome(view.status.attempts[0]) == "ran out of GPU memory in backward"
 
 
-def test_a_training_that_its_script_ended_early_is_told_so() -> None:
+def test_a_training_ended_early_by_its_script_is_marked() -> None:
     view = job_view_of(ended_well(trainedSamples=240_000, ownBatch=64))
     assert [view.outcome(attempt) for attempt in view.status.attempts][-1] == "ended by its script"
     assert view.samples == "240,000 of 640,000 when attempt 2 ended"
@@ -132,7 +144,7 @@ def test_a_training_that_its_script_ended_early_is_told_so() -> None:
     assert "numbers make it 64; a learning-rate schedule computed from those ends after the training: " in html
 
 
-def test_what_happened_in_one_second_is_told_in_the_order_of_cause_and_effect() -> None:
+def test_events_of_one_second_are_in_causal_order() -> None:
     job, second = ended_well(), "2026-03-01T10:00:00Z"
     for each in job["status"]["conditions"]:
         each["lastTransitionTime"] = second
@@ -156,19 +168,19 @@ def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:
 
 @pytest.mark.parametrize(("mode", "plan"), [("PredictOnly", None), ("Fixed", "bf16-z2-none-mb1x32")])
 def test_where_nothing_is_probed_there_is_no_budget(mode: str, plan: str | None) -> None:
-    job = told_job(probes=None)
+    job = job_with_history(probes=None)
     job["spec"]["tuning"] = {"mode": mode, **({"plan": plan} if plan else {})}
     assert job_view_of(job).budget is None
 
 
-def test_memory_is_told_in_the_unit_of_its_gpu() -> None:
-    assert job_view_of(told_job()).amount(512 * 2**20) == "0.5 GiB"
-    small = job_view_of(told_job(probes=None, attempts=None, prediction=None))
+def test_memory_is_shown_in_the_unit_of_its_gpu() -> None:
+    assert job_view_of(job_with_history()).amount(512 * 2**20) == "0.5 GiB"
+    small = job_view_of(job_with_history(probes=None, attempts=None, prediction=None))
     assert (small.usable_bytes, small.amount(166 * 2**20)) == (0, "166 MiB")
 
 
-def test_memory_that_a_rehearsal_took_away_is_told_beside_that_of_the_gpu() -> None:
-    job = told_job()
+def test_memory_left_by_a_rehearsal_is_shown_beside_the_gpus() -> None:
+    job = job_with_history()
     job["spec"]["resources"] |= {"device": "virtual", "shrink": {"by": "50%", "afterStep": 3}}
     whole = job["status"]["attempts"][0]["peakBytes"]["total"]
     last = job["status"]["attempts"][-1] | {
@@ -179,37 +191,42 @@ def test_memory_that_a_rehearsal_took_away_is_told_beside_that_of_the_gpu() -> N
 
 
 def test_each_phase_says_what_happens_next() -> None:
-    said = next_step(job_view_of(told_job()))
-    assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")
+    said = next_step(job_view_of(job_with_history()))
+    assert said.endswith("it would resume from the newest checkpoint on a plan that fits (3 left)")
     assert next_step(job_view_of(still_probing())) == (
         "the running probe ends; then the fastest measured plan that leaves 6% free is launched"
     )
     between = still_probing()
     between["status"]["probes"].pop()
     assert next_step(job_view_of(between)).startswith("up to 1 more probe; then the fastest measured plan")
-    assert "retry.maxOomRetries is spent" in next_step(job_view_of(told_job(oomRetries=4)))
+    assert "retry.maxOomRetries is spent" in next_step(job_view_of(job_with_history(oomRetries=4)))
     assert next_step(job_view_of(ended_well())) == "nothing: the job is over"
-    assert "`memtune logs llama-7b`" in next_step(job_view_of(told_job(phase="Failed")))
+    assert "`memtune logs llama-7b`" in next_step(job_view_of(job_with_history(phase="Failed")))
     for phase in ("Pending", "Predicting", "Launching", "Recovering", "Suspended"):
-        assert next_step(job_view_of(told_job(phase=phase)))
+        assert next_step(job_view_of(job_with_history(phase=phase)))
 
 
 def test_without_a_checkpoint_an_out_of_memory_is_the_end() -> None:
-    job = told_job()
+    job = job_with_history()
     del job["spec"]["checkpoint"]
     assert "there is no spec.checkpoint" in next_step(job_view_of(job))
 
 
-def test_where_no_report_told_of_a_checkpoint_none_is_claimed() -> None:
-    fresh = told_job(attempts=told_job()["status"]["attempts"][1:])
+def test_without_a_reported_checkpoint_none_is_claimed() -> None:
+    fresh = job_with_history(attempts=job_with_history()["status"]["attempts"][1:])
     assert job_view_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
     assert job_view_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
-    assert job_view_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
-    stopped = {**told_job()["status"]["attempts"][1], "endedAt": "2026-03-01T13:59:00Z", "resume": "no"}
-    assert job_view_of(told_job(attempts=[stopped])).checkpoint == "in /checkpoints; no report told of one"
+    assert (
+        job_view_of(job_with_history(phase="Failed", attempts=None)).checkpoint
+        == "in /checkpoints; no report names a checkpoint"
+    )
+    stopped = {**job_with_history()["status"]["attempts"][1], "endedAt": "2026-03-01T13:59:00Z", "resume": "no"}
+    assert (
+        job_view_of(job_with_history(attempts=[stopped])).checkpoint == "in /checkpoints; no report names a checkpoint"
+    )
 
 
-def test_what_holds_the_job_back_comes_first() -> None:
+def test_the_reason_for_waiting_comes_first() -> None:
     stalled = {
         "type": "Stalled",
         "status": "True",
@@ -217,35 +234,37 @@ def test_what_holds_the_job_back_comes_first() -> None:
         "reason": "Unschedulable",
         "message": "0/3 nodes are available",
     }
-    assert "0/3 nodes are available" in next_step(job_view_of(told_job(conditions=[stalled])))
-    assert "0/3" not in next_step(job_view_of(told_job(conditions=[stalled], phase="Succeeded")))
+    assert "0/3 nodes are available" in next_step(job_view_of(job_with_history(conditions=[stalled])))
+    assert "0/3" not in next_step(job_view_of(job_with_history(conditions=[stalled], phase="Succeeded")))
 
 
-def test_news_are_told_once() -> None:
-    before, after = job_view_of(still_probing()), job_view_of(told_job())
+def test_changes_are_printed_once() -> None:
+    before, after = job_view_of(still_probing()), job_view_of(job_with_history())
     assert saying(None, after) == [f"[Running] {MESSAGE}"]
-    assert news(after, after) == []
-    assert news(before, after) == [
+    assert status_changes(after, after) == []
+    assert status_changes(before, after) == [
         "probe 3 (bf16-z2-none-mb2x16) ran out of GPU memory: "
         "tried to allocate 3.62 GiB on rank 0 with 78.3 GiB in use, in backward",
         f"attempt 1 (bf16-z1-none-mb1x32) ran out of GPU memory: {OUT_OF_MEMORY}",
         f"[Running] {MESSAGE}",
     ]
     died = f"attempt 1 (bf16-z1-none-mb1x32) ran out of GPU memory: {OUT_OF_MEMORY}"
-    recovering = job_view_of(told_job(phase="Recovering", message=f"{died}; the next attempt follows after a pause"))
-    assert died not in news(before, recovering), "what the message says is not said twice"
+    recovering = job_view_of(
+        job_with_history(phase="Recovering", message=f"{died}; the next attempt follows after a pause")
+    )
+    assert died not in status_changes(before, recovering), "what the message says is not said twice"
     assert saying(before, recovering, [died]) == ["[Recovering] the next attempt follows after a pause"]
     assert saying(before, after, [died, MESSAGE]) == ["[Running]"]
-    failed = job_view_of(told_job(phase="Failed", message=f"{died}. No probe is left: all were tried"))
+    failed = job_view_of(job_with_history(phase="Failed", message=f"{died}. No probe is left: all were tried"))
     assert without_shown(f"{died}; its last lines: KeyError", [died]) == "its last lines: KeyError"
     assert without_shown(f"{died}, and more", [died]) == f"{died}, and more"
     assert saying(before, failed, [died]) == ["[Failed] No probe is left: all were tried"]
     whole = f"{died}. No probe is left: all were tried"
     assert saying(before, failed, [died, whole]) == ["[Failed]"], "the event had all of it"
-    assert saying(job_view_of(told_job(message="it was")), after, [MESSAGE]) == []
+    assert saying(job_view_of(job_with_history(message="it was")), after, [MESSAGE]) == []
 
 
-def test_what_a_script_should_change_is_told_once() -> None:
+def test_advice_for_the_script_is_printed_once() -> None:
     warned = "save below $MEMTUNE_CHECKPOINT_PATH"
     attempt = changed("attempts", -1, verdict="succeeded", endedAt="2026-11-26T16:00:00Z", message=warned)
     status = {**attempt["status"], "phase": "Succeeded", "ownBatch": 3}
@@ -256,8 +275,8 @@ def test_what_a_script_should_change_is_told_once() -> None:
     assert saying(before, after, ["it has ended well"], events) == ["[Succeeded]"]
     assert saying(before, after, [], events) == ["[Succeeded] it has ended well"]
     assert saying(before, after, ["it has ended well"], events[1:]) == [f"[Succeeded] {batch}; {warned}"]
-    assert sum(line.count(warned) for line in news(before, after)) == 1
-    assert not any("succeeded" in line for line in news(before, after)), "the job says it"
+    assert sum(line.count(warned) for line in status_changes(before, after)) == 1
+    assert not any("succeeded" in line for line in status_changes(before, after)), "the job says it"
     stopped = {**attempt["status"]["attempts"][-1], "verdict": "user-error"}
     failed = {**status, "attempts": [stopped], "ownBatch": None, "message": f"it failed; {warned}"}
     assert saying(before, job_view_of({**attempt, "status": failed}), [], events) == [
@@ -266,14 +285,14 @@ def test_what_a_script_should_change_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("status", [None, [], "odd", {"phase": 3}, {"probes": [{"name": 1}, 2]}, {"plan": "x"}])
-def test_a_status_of_anything_is_a_story(status: Any) -> None:
-    view = job_view_of({**told_job(), "status": status})
+def test_any_status_can_be_viewed(status: Any) -> None:
+    view = job_view_of({**job_with_history(), "status": status})
     assert view.status.phase == "Pending"
     assert next_step(view)
 
 
 def test_a_spec_that_cannot_be_read_leaves_the_status() -> None:
-    view = job_view_of({**told_job(), "spec": {"training": 3}})
+    view = job_view_of({**job_with_history(), "spec": {"training": 3}})
     assert view.job is None
     assert (view.name, view.status.phase, len(view.status.attempts)) == ("llama-7b", "Running", 2)
     assert (view.budget, view.checkpoint) == (None, "")

@@ -28,7 +28,7 @@ def _lines(tmp_path: Path, *events: dict[str, Any]) -> dict[str, int]:
     return memory_lines.at_peak(snapshot, tmp_path)
 
 
-def test_what_is_live_at_the_peak_counts_under_the_innermost_line_outside_of_torch(tmp_path: Path) -> None:
+def test_live_memory_at_the_peak_counts_under_the_innermost_line_outside_torch(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n    hidden = self.up(x)\n")
     line = {"filename": str(script), "line": 2, "name": "forward"}

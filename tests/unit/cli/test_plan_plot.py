@@ -15,7 +15,7 @@ def test_few_sizes_are_all_shown() -> None:
         assert spread(sizes, sizes[4], 8) == sizes
 
 
-def test_of_many_sizes_those_are_shown_that_stand_apart_and_the_chosen_one() -> None:
+def test_the_plot_shows_distinct_sizes_and_the_chosen_plan() -> None:
     shown = spread(range(1, 1001), 37, 8)
     assert 37 in shown
     assert 6 <= len(shown) <= 9

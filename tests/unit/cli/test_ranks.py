@@ -45,7 +45,7 @@ def test_metrics_become_a_reading_for_each_rank() -> None:
         'memtune_x{le="1",rank="0"} 1',
     ],
 )
-def test_what_is_no_metric_of_a_rank_is_passed_over(text: str) -> None:
+def test_metrics_of_other_programs_are_ignored(text: str) -> None:
     assert readings(text) == []
 
 

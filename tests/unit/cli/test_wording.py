@@ -17,7 +17,7 @@ WRONG = re.compile(r"(?<![\d.,])1 (GPUs|ranks|more families|nodes)|/ 1 rank|\(0 
 
 @pytest.mark.parametrize("file", ONE_GPU, ids=["qlora", "quickstart"])
 @pytest.mark.parametrize("command", ["plan", "explain"])
-def test_one_of_a_thing_is_no_plural_and_nothing_is_not_shown(
+def test_counts_are_singular_or_plural_and_zeros_are_omitted(
     command: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, file]) == 0
@@ -27,7 +27,7 @@ def test_one_of_a_thing_is_no_plural_and_nothing_is_not_shown(
     assert not re.search(r"^  \S (\w| )+ 0\.0 GiB", page, re.MULTILINE)
 
 
-def test_a_family_that_is_left_out_of_the_table_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_omitted_family_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = yaml.safe_load((EXAMPLES / "llama-7b-8gpu.yaml").read_text())
     job["spec"]["resources"] = {"gpusPerNode": 8, "gpuMemory": "6Gi"}
     # ddp, z0 to z3 and two of fsdp are seven shardings, of which six are shown.
@@ -43,7 +43,7 @@ def test_a_family_that_is_left_out_of_the_table_is_one(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("command", [["plan"], ["estimate", "--plan", "fp32-ddp-full-mb8x8"]])
-def test_no_speed_is_foretold_for_a_virtual_gpu(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_speed_is_predicted_for_a_virtual_gpu(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It computes on CPUs, however fast the GPU with the closest memory is."""
     assert main([*command, str(EXAMPLES / "quickstart.yaml")]) == 0
     page = capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_no_speed_is_foretold_for_a_virtual_gpu(command: list[str], capsys: pyte
     assert page.count("Speed        -  (a virtual GPU computes on CPUs, whose speed is not predicted") == 1
 
 
-def test_the_table_of_batches_of_varying_lengths_shows_what_decides_whether_a_plan_fits(
+def test_the_table_for_varying_lengths_shows_the_deciding_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = yaml.safe_load((EXAMPLES / "llama-7b-8gpu.yaml").read_text())

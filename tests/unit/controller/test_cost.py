@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decided import condition, edit, launched, probed, until_decided
+from cluster_situations import condition, edit, launched, probed, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -45,14 +45,14 @@ def cost(price: float, gpus: int, block: dict[str, Any]) -> Any:
     return pytest.approx(price * gpus / 3600 * 1e6 / block["tokensPerSecond"], rel=1e-5)
 
 
-def test_a_prediction_costs_what_its_speed_makes_of_the_price() -> None:
+def test_the_predicted_cost_follows_from_speed_and_price() -> None:
     cluster = begun(make_job(nodes=2, resources={**L4, "nodes": 2, "gpuHourPrice": 0.75}))
     prediction = cluster.status["prediction"]
     assert cluster.status["gpuHourPrice"] == 0.75
     assert prediction["costPerMillionTokens"] == cost(0.75, 2, prediction)
 
 
-def test_what_was_measured_replaces_what_was_predicted() -> None:
+def test_measurements_replace_predictions() -> None:
     cluster = finished(probed(on_l4(gpuHourPrice=0.75)))
     plan = cluster.status["plan"]
     assert plan["tokensPerSecond"] == cluster.status["attempts"][-1]["tokensPerSecond"]
@@ -105,7 +105,7 @@ def test_a_price_may_come_change_and_go_while_the_job_trains() -> None:
     assert cluster.runs() == runs
 
 
-def test_a_job_that_is_over_keeps_the_price_it_ended_with_unless_its_own_changes() -> None:
+def test_a_finished_job_keeps_its_price_unless_its_own_changes() -> None:
     cluster = probed(on_l4())
     cluster.prices = {"NVIDIA-L4": 0.5}
     finished(cluster)
@@ -117,7 +117,7 @@ def test_a_job_that_is_over_keeps_the_price_it_ended_with_unless_its_own_changes
     assert cluster.status["plan"]["costPerMillionTokens"] == cost(1.0, 1, cluster.status["plan"])
 
 
-def test_a_job_that_met_its_product_has_that_price() -> None:
+def test_a_job_takes_the_price_of_the_product_it_runs_on() -> None:
     job = make_job(resources={"nodes": 1, "gpusPerNode": 1})
     cluster = SimulatedCluster(job, nodes=(Node("a", "NVIDIA-L4", 23034 * 2**20),), prices=PRICES)
     cluster.reconcile()
@@ -137,7 +137,7 @@ def stalled(prices: dict[str, float], nodes: tuple[Node, ...] = SEVERAL, **resou
     return found.message
 
 
-def test_a_job_that_may_run_on_several_products_is_told_what_each_costs_the_cheapest_first() -> None:
+def test_costs_on_several_products_are_listed_cheapest_first() -> None:
     message = stalled({H100: 2.0, A100: 1.9})
     begin, _, predicted = message.partition(" (predicted: ")
     assert begin.endswith(f"different GPUs: {A100}, NVIDIA-GB9000, {H100}; name one in resources.gpuProduct")
@@ -156,7 +156,7 @@ def test_more_products_than_a_message_has_room_for_are_counted() -> None:
     assert stalled({}, nodes).endswith("; and 2 more)")
 
 
-def test_where_the_job_says_what_its_gpus_have_the_products_are_not_compared() -> None:
+def test_a_declared_gpu_memory_prevents_the_comparison_of_products() -> None:
     assert stalled(PRICES, gpuMemory="8Gi").endswith("name one in resources.gpuProduct")
 
 
@@ -186,7 +186,7 @@ def test_with_cost_as_objective_a_job_takes_the_product_with_the_cheapest_tokens
     assert cluster.status["gpuProduct"] == product, "it is chosen once"
 
 
-def test_what_earlier_jobs_measured_on_the_chosen_product_can_be_observed_before_the_first_probe() -> None:
+def test_earlier_measurements_on_the_chosen_product_are_known_before_the_first_probe() -> None:
     cluster = by_cost({H100: 2.0, A100: 1.9})
     cluster.step()
     assert cluster.status["gpuProduct"] == H100
@@ -194,14 +194,14 @@ def test_what_earlier_jobs_measured_on_the_chosen_product_can_be_observed_before
 
 
 @pytest.mark.parametrize(
-    ("prices", "nodes", "resources", "reason", "told"),
+    ("prices", "nodes", "resources", "reason", "expected"),
     [
         (
             {},
             SEVERAL,
             {},
             "CostUnknown",
-            f"nothing tells the price of {H100}, {A100}: set the operator's gpuHourPrices",
+            f"there is no price of {H100}, {A100}: set the operator's gpuHourPrices",
         ),
         ({H100: 2.0}, (Node("d", "NVIDIA-GB9000"),), {}, "CostUnknown", "has a GPU product that MemTune knows"),
         ({H100: 2.0}, None, {}, "CostUnknown", "no nodes can be seen to choose from"),
@@ -212,7 +212,7 @@ def test_what_earlier_jobs_measured_on_the_chosen_product_can_be_observed_before
             "CostUnknown",
             f"no product has 2 nodes of 1 GPU: there are {A100}",
         ),
-        ({H100: 2.0}, SEVERAL, {"memoryShare": "50%"}, "CostUnknown", "nothing tells the price of"),
+        ({H100: 2.0}, SEVERAL, {"memoryShare": "50%"}, "CostUnknown", "there is no price of"),
     ],
 )
 def test_without_a_price_or_a_product_cost_is_refused_in_one_sentence(
@@ -220,14 +220,14 @@ def test_without_a_price_or_a_product_cost_is_refused_in_one_sentence(
     nodes: tuple[Node, ...] | None,
     resources: dict[str, Any],
     reason: str,
-    told: str,
+    expected: str,
 ) -> None:
     job = by_cost(prices, resources=resources).job
     decision = decide(job, Observed(nodes=nodes, gpu_hour_prices=prices), 1e9)
     (found,) = [each for each in decision.status.conditions if each.type == "Stalled"]
     assert found.reason == reason
     assert found.message.startswith("tuning.objectives has cost, and ")
-    assert told in found.message
+    assert expected in found.message
     assert not decision.status.probes
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import condition, until_decided
+from cluster_situations import condition, until_decided
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_cluster import SimulatedCluster
@@ -18,8 +18,7 @@ from memtune.controller import Observed
 from memtune.controller.context import Context
 from memtune.controller.earlier_jobs import without_outdated
 from memtune.controller.job_knowledge import knowledge_of
-from memtune.controller.records import counted
-from memtune.controller.stale_probes import current, stale
+from memtune.controller.records import counted, current_probes, stale_probes
 from memtune.controller.stored_measurements import MOST_EARLIER, read_probes, to_json
 from memtune.planning.next_probe import most_promising
 from memtune.plans.plan import Plan
@@ -37,11 +36,11 @@ def job_of(name: str, **changes: Any) -> Job:
     return job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": f"uid-{name}", "name": name})})
 
 
-def run_job(name: str, earlier: Earlier = (), factor: float = 1.0, **told: Any) -> SimulatedCluster:
+def run_job(name: str, earlier: Earlier = (), factor: float = 1.0, **variables: Any) -> SimulatedCluster:
     """Return a job that has decided, in a namespace that remembers these probes."""
-    changes = told.pop("changes", {})
+    changes = variables.pop("changes", {})
     cluster = SimulatedCluster(job_of(name, **changes), factor, earlier=earlier, now=DAYS[name])
-    return until_decided(cluster, lambda run: cluster.finish(run, **{**VERSIONS, **told}))
+    return until_decided(cluster, lambda run: cluster.finish(run, **{**VERSIONS, **variables}))
 
 
 def own(cluster: SimulatedCluster) -> list[dict[str, Any]]:
@@ -62,7 +61,7 @@ def left(cluster: SimulatedCluster) -> Earlier:
     return cluster.earlier
 
 
-def test_the_first_job_probes_and_leaves_what_it_measured(first: SimulatedCluster) -> None:
+def test_the_first_job_probes_and_stores_its_measurements(first: SimulatedCluster) -> None:
     assert len(own(first)) > 1
     assert {probe.plan for probe in left(first)} == {probe["plan"] for probe in own(first)}
     assert {(probe.measured_by, probe.torch, probe.driver) for probe in left(first)} == {
@@ -99,7 +98,7 @@ def test_one_probe_that_is_taken_over_is_one(first: SimulatedCluster) -> None:
     assert "ProbesKnown: 1 probe of earlier jobs (first) is taken over; only the best plan is probed again" in events
 
 
-def test_a_third_job_tells_who_measured_what(first: SimulatedCluster) -> None:
+def test_a_third_job_names_the_source_of_each_measurement(first: SimulatedCluster) -> None:
     second = run_job("second", left(first))
     third = run_job("third", left(second))
     assert len(own(third)) == 1
@@ -114,7 +113,7 @@ def test_noise_of_the_one_probe_makes_no_second_one(first: SimulatedCluster, noi
     assert second.status["plan"]["name"] == first.status["plan"]["name"]
 
 
-def test_what_ended_the_probes_of_the_first_job_ends_those_of_the_second() -> None:
+def test_the_stop_reason_of_the_first_job_ends_the_probes_of_the_second() -> None:
     few = {"tuning": {"maxProbes": 2}}
     first = run_job("first", changes=few)
     assert len(own(first)) == 2
@@ -138,7 +137,7 @@ def test_gpu_seconds_of_earlier_jobs_are_spent_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "is_stale"),
+    ("variables", "is_stale"),
     [
         ({"torch": "2.10.0+cu130"}, True),
         ({"driver": "580.1"}, True),
@@ -149,9 +148,9 @@ def test_gpu_seconds_of_earlier_jobs_are_spent_as_well() -> None:
     ],
 )
 def test_probes_with_another_torch_or_driver_are_stale(
-    first: SimulatedCluster, told: dict[str, Any], is_stale: bool
+    first: SimulatedCluster, variables: dict[str, Any], is_stale: bool
 ) -> None:
-    second = run_job("second", left(first), **told)
+    second = run_job("second", left(first), **variables)
     events = [each for each in second.events if each.startswith("ProbesStale: ")]
     messages = {probe["message"] for probe in taken_over(second)}
     if not is_stale:
@@ -167,7 +166,7 @@ def test_probes_with_another_torch_or_driver_are_stale(
     assert second.status["plan"]["name"] in {probe["plan"] for probe in own(second)}
 
 
-def test_what_stale_probes_still_tell_saves_probes() -> None:
+def test_stale_probes_still_save_probes() -> None:
     upgraded: dict[str, Any] = {"torch": "2.10.0+cu130"}
     changes = {"resources": {**CUDA, "gpuMemory": "9Gi"}}
     first = run_job("first", changes=changes)
@@ -245,7 +244,7 @@ VERSION = st.sampled_from(["", "a", "b"])
     st.lists(st.tuples(VERSION, VERSION, st.integers(0, 3)), min_size=1, max_size=6),
     st.lists(st.tuples(VERSION, VERSION), max_size=3),
 )
-def test_what_is_stale_follows_from_the_records_in_any_order(
+def test_staleness_does_not_depend_on_the_order_of_records(
     earlier: list[tuple[str, str, int]], own_runs: list[tuple[str, str]]
 ) -> None:
     def probe(number: int, torch: str, driver: str, day: int = 0, by: str = "") -> RunStatus:
@@ -262,9 +261,9 @@ def test_what_is_stale_follows_from_the_records_in_any_order(
 
     probes = [probe(number, *each, by="first") for number, each in enumerate(earlier, 1)]
     probes += [probe(number, *each) for number, each in enumerate(own_runs, len(probes) + 1)]
-    gone = {each.number for each in stale(probes)}
-    assert gone == {each.number for each in stale(list(reversed(probes)))}
-    assert {each.number for each in current(probes)} == {each.number for each in probes} - gone
+    gone = {each.number for each in stale_probes(probes)}
+    assert gone == {each.number for each in stale_probes(list(reversed(probes)))}
+    assert {each.number for each in current_probes(probes)} == {each.number for each in probes} - gone
     versions = [each for each in own_runs if any(each)]
     for each in probes:
         same = [
@@ -320,7 +319,7 @@ def test_nothing_else_is_probed_beside_the_one_that_is_to_confirm(first: Simulat
     assert len(cluster.runs()) == 1
 
 
-def test_an_operator_that_is_killed_goes_on_from_what_is_written(first: SimulatedCluster) -> None:
+def test_a_killed_operator_continues_from_the_status(first: SimulatedCluster) -> None:
     cluster = SimulatedCluster(job_of("second"), earlier=left(first))
     for _ in range(6):
         cluster.step(cut=1)  # written but not executed
@@ -332,7 +331,7 @@ def test_an_operator_that_is_killed_goes_on_from_what_is_written(first: Simulate
 
 
 @pytest.mark.parametrize("kept", [None, ()])
-def test_without_anything_remembered_a_job_begins_as_ever(kept: Earlier | None) -> None:
+def test_without_earlier_measurements_a_job_begins_as_usual(kept: Earlier | None) -> None:
     cluster = SimulatedCluster(job_of("first"), earlier=kept)
     cluster.reconcile()
     assert not taken_over(cluster)
@@ -354,7 +353,7 @@ def test_earlier_probes_of_plans_that_the_space_has_lost_are_not_taken_over(firs
     assert len(second.runs()) == 1
 
 
-def test_what_cannot_be_of_this_job_is_passed_over(first: SimulatedCluster) -> None:
+def test_invalid_earlier_measurements_are_ignored(first: SimulatedCluster) -> None:
     sound = left(first)[0]
     wrong = (
         sound.model_copy(update={"plan": "bf16-z1-none-mb3x7"}),
@@ -378,12 +377,12 @@ def test_probes_are_read_as_they_were_written(first: SimulatedCluster) -> None:
 
 
 @pytest.mark.parametrize("data", [None, {}, [1], [{}], [{"plan": "a b"}], [{"plan": "x"}] * (MOST_EARLIER + 1)])
-def test_what_nobody_wrote_is_refused(data: Any) -> None:
+def test_invalid_measurements_are_refused(data: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         read_probes(data)
 
 
-def test_what_an_earlier_job_measured_outside_the_space_is_known_and_uses_up_nothing(first: SimulatedCluster) -> None:
+def test_earlier_measurements_outside_the_space_are_known_and_use_no_budget(first: SimulatedCluster) -> None:
     best = Plan.parse(first.status["plan"]["name"])
     space = {"zeroStages": [best.sharding.zero_stage], "backends": ["deepspeed"], "microBatch": [best.micro_batch]}
     second = run_job("second", left(first), changes={"tuning": {"space": space}})

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import condition, edit
+from cluster_situations import condition, edit
 from simulated_cluster import Pod, SimulatedCluster
 from small_jobs import make_job
 
@@ -130,7 +130,7 @@ def test_only_launches_without_a_probe() -> None:
     assert "is launched without a probe: emulated probe" in tuned["message"]
 
 
-def test_the_speed_of_a_plan_is_what_the_operations_of_its_emulated_step_take() -> None:
+def test_the_speed_of_a_plan_follows_from_its_emulated_operations() -> None:
     cluster = SimulatedCluster(job("Only"))
     until_probed(cluster)
     plan, records = cluster.status["plan"], cluster.status["emulations"]
@@ -158,7 +158,7 @@ def test_operations_of_made_up_sizes_tell_no_speed() -> None:
         assert (seconds.upper / seconds.expected < 1 + TRUST / 1.5) is is_known
 
 
-def test_what_a_gpu_has_timed_is_not_mixed_with_operations() -> None:
+def test_measured_times_are_not_mixed_with_counted_operations() -> None:
     cluster = SimulatedCluster(job("Only"))
     cluster.reconcile()
     emulated(cluster)
@@ -219,7 +219,7 @@ def test_an_image_without_a_cuda_torch_is_one_sentence_and_probes_follow(emulati
     assert len(cluster.status["emulations"]) == 1
 
 
-def test_a_pod_that_no_node_takes_is_given_up_after_two_minutes() -> None:
+def test_an_unschedulable_emulated_pod_is_given_up_after_two_minutes() -> None:
     cluster = SimulatedCluster(job())
     cluster.reconcile()
     (pod,) = cluster.pods.values()
@@ -243,7 +243,7 @@ def test_a_script_that_never_ends_is_given_up_after_ten_minutes() -> None:
     assert cluster.runs(RunKind.PROBE) == ["tiny-probe-1"]
 
 
-def test_a_gpu_that_nothing_names_is_not_emulated() -> None:
+def test_an_unknown_gpu_is_not_emulated() -> None:
     cluster = SimulatedCluster(make_job(tuning={"emulation": "Auto"}))
     cluster.reconcile()
     assert cluster.posted == ["tiny-probe-1-0"]
@@ -279,7 +279,7 @@ def test_an_edit_to_never_stops_the_emulated_probe_and_probes() -> None:
     assert cluster.runs() == ["tiny-probe-1"]
 
 
-def test_a_status_that_names_a_gpu_nobody_knows_is_as_if_it_had_not() -> None:
+def test_an_unknown_gpu_in_the_status_is_ignored() -> None:
     cluster = SimulatedCluster(job())
     cluster.reconcile()
     cluster.status["emulations"][0]["gpu"] = "none-such"

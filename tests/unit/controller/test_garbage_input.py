@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broken_texts import texts
-from decided import probed
+from cluster_situations import probed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from malformed_texts import texts
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -42,7 +42,7 @@ def test_a_status_edited_by_hand_is_survived(written: dict[str, Any], data: st.D
 
 
 @pytest.mark.parametrize("kind", ["probe", "train"])
-def test_a_number_that_no_other_can_follow_was_never_given(written: dict[str, Any], kind: str) -> None:
+def test_a_run_number_without_a_successor_is_ignored(written: dict[str, Any], kind: str) -> None:
     records = {"probe": "probes", "train": "attempts"}[kind]
     last = {**written[records][-1], "name": f"tiny-{kind}-10000", "number": 10_000}
     status = decide(make_job(), Observed(status={**written, records: [last]}), 1_700_000_000.0).status

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import SAVED, condition, die, last, launched, probed
+from cluster_situations import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
@@ -59,7 +59,7 @@ def test_a_plan_that_offloads_more_than_the_limit_is_dropped_and_says_so() -> No
     assert OPTIMIZER in {candidate.plan for candidate in loose.candidates(())}
 
 
-def test_a_job_of_which_the_host_can_hold_no_plan_says_what_to_raise() -> None:
+def test_a_host_too_small_for_every_plan_says_what_to_raise() -> None:
     cluster = SimulatedCluster(offloading("optimizer", limits="2Gi"))
     cluster.reconcile()
     failed = condition(cluster, "Failed")
@@ -67,7 +67,7 @@ def test_a_job_of_which_the_host_can_hold_no_plan_says_what_to_raise() -> None:
     for part in (
         f"the smallest plan, {OPTIMIZER}, needs 4.1 GiB of host memory for what it offloads",
         f"raise limits.memory of the template to 6.6 GiB, which {OPTIMIZER} is predicted to need",
-        "allow none in tuning.space.offload: bf16-z1-full-mb1x16 is predicted to take 6.4 GiB of each GPU",
+        "allow none in tuning.space.offload: bf16-z1-full-mb1x16 is predicted to take 6.3 GiB of each GPU",
     ):
         assert part in failed["message"]
 
@@ -102,7 +102,7 @@ def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit:
         ({"limits": "64Gi"}, 0),
     ],
 )
-def test_pods_of_a_plan_that_offloads_ask_for_what_it_needs_from_the_beginning(
+def test_pods_of_offloading_plans_request_their_host_memory_from_the_start(
     resources: dict[str, str], wanted: int
 ) -> None:
     cluster = SimulatedCluster(offloading("optimizer", **resources))
@@ -114,13 +114,13 @@ def test_pods_of_a_plan_that_offloads_ask_for_what_it_needs_from_the_beginning(
     assert any("of host memory" in event for event in cluster.events) == bool(wanted)
 
 
-def test_pods_of_other_plans_ask_for_what_the_template_says() -> None:
+def test_pods_of_other_plans_request_the_memory_of_the_template() -> None:
     cluster = launched()
     assert asked(cluster, RunKind.TRAIN) == {0}
     assert last(cluster)["hostRequestBytes"] == 0
 
 
-def test_what_was_predicted_is_no_lesson_so_that_a_kill_at_the_limit_still_asks_for_more_once() -> None:
+def test_a_kill_at_a_predicted_limit_still_raises_the_request_once() -> None:
     cluster = launched(offloading("optimizer", requests="1Gi", limits="64Gi"))
     for _ in range(2):
         for run in cluster.runs(RunKind.TRAIN):
@@ -136,7 +136,7 @@ def test_what_was_predicted_is_no_lesson_so_that_a_kill_at_the_limit_still_asks_
     assert condition(cluster, "Failed")["reason"] == "HostMemory"
 
 
-def test_a_plan_with_less_offload_does_not_ask_for_what_the_other_was_predicted_to_take() -> None:
+def test_a_plan_with_less_offload_requests_its_own_prediction() -> None:
     cluster = launched(offloading("none", "optimizer", requests="1Gi", limits="5Gi"))
     assert last(cluster)["hostRequestBytes"] == 5 * GIB
     die(cluster, Ending.HOST_OOM, 86, **SAVED)
@@ -177,7 +177,7 @@ def test_a_probe_that_waits_for_memory_says_how_much_it_asks_for_beside_the_sche
     assert cluster.status["message"] == f"stalled: {text}"
 
 
-def test_what_a_waiting_probe_asks_for_is_said_whatever_words_the_scheduler_has() -> None:
+def test_the_request_of_a_pending_probe_is_always_shown() -> None:
     cluster = SimulatedCluster(offloading("optimizer"))
     cluster.reconcile()
     for pod in cluster.pods.values():
@@ -187,7 +187,7 @@ def test_what_a_waiting_probe_asks_for_is_said_whatever_words_the_scheduler_has(
     assert "(each pod asks for 6.6 GiB of host memory, for " in condition(cluster, "Stalled")["message"]
 
 
-def test_of_a_model_that_nobody_knows_nothing_is_dropped() -> None:
+def test_no_plan_of_an_unknown_model_is_dropped() -> None:
     knowledge = knowledge_of_job(offloading("optimizer", limits="2Gi"))
     guessed = replace(knowledge, workload=replace(knowledge.workload, assumed=True))
     assert "host memory" not in " ".join(drop.reason for drop in guessed.ranking.dropped)

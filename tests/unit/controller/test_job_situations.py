@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import condition, last, launched, probed
+from cluster_situations import condition, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
 from memtune.api.status import Status, load_status
-from memtune.controller import Node, Observed, Refusal, decide, refuse
+from memtune.controller import Blocker, Node, Observed, decide, refuse
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.observation import PodCondition
 from memtune.controller.records import fingerprints
@@ -89,7 +89,7 @@ def test_a_job_whose_plans_were_all_too_tight_has_their_warnings_last() -> None:
     assert message.endswith(f". Warnings: {peak}")
 
 
-def test_a_plan_that_won_is_told_with_those_that_were_too_tight() -> None:
+def test_the_chosen_plan_is_shown_with_those_that_were_too_tight() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxProbes": 2}))
     measure(cluster)
     measure(cluster, alloc_retries=3)
@@ -113,7 +113,7 @@ def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must
     assert learned.predict(won[False]) == knowledge.predict(won[False])
 
 
-def test_a_probe_without_the_longest_sequences_shows_what_all_plans_of_a_job_share() -> None:
+def test_a_probe_without_the_longest_sequences_measures_the_shared_overhead() -> None:
     # By the width of a job of which nothing was measured none of its plans would be sure to fit, whatever ran.
     resources = {"gpusPerNode": 1, "gpuMemory": "6500Mi", "gpuProduct": "h100-80gb"}
     tuning = {"space": {"zeroStages": [0], "backends": ["deepspeed"]}}
@@ -143,7 +143,7 @@ def test_predict_only_says_where_a_plan_only_may_fit() -> None:
     assert cluster.status.get("plan") is None, "nothing was chosen"
     assert cluster.status["message"] == (
         "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
-        "it needs 4.4 GiB to 5.4 GiB, the GPU has 4.5 GiB, and it fits with a probability of 2%: only a probe can tell"
+        "it needs 4.4 GiB to 5.5 GiB, the GPU has 4.5 GiB, and it fits with a probability of 2%: only a probe can tell"
     )
 
 
@@ -165,7 +165,7 @@ def test_a_job_that_cannot_fit_fails_before_any_pod_with_advice() -> None:
 
 
 @pytest.mark.parametrize("foreign", [{"plan": "bf16-z3-full-mb1x16"}, {"run": "tiny-probe-2"}])
-def test_a_report_of_another_plan_or_run_is_as_if_there_were_none(foreign: dict[str, str]) -> None:
+def test_a_report_of_another_plan_or_run_is_ignored(foreign: dict[str, str]) -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
@@ -176,7 +176,7 @@ def test_a_report_of_another_plan_or_run_is_as_if_there_were_none(foreign: dict[
     assert any("ReportIgnored" in event for event in cluster.events)
 
 
-def test_suspend_stops_all_pods_and_resume_goes_on_with_what_was_learned() -> None:
+def test_suspend_stops_all_pods_and_resume_keeps_measurements() -> None:
     cluster = launched()
     probes = len(cluster.status["probes"])
     cluster.job = cluster.job.model_copy(update={"spec": cluster.job.spec.model_copy(update={"suspend": True})})
@@ -213,20 +213,20 @@ def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
 
 
 @pytest.mark.parametrize("reason", ["PolicyDenied", "TemplateRejected", "NameTaken"])
-def test_a_refusal_stalls_the_job_in_the_words_of_who_refuses_and_starts_nothing(reason: str) -> None:
+def test_a_refusal_stalls_the_job_with_its_own_message_and_starts_nothing(reason: str) -> None:
     cluster = SimulatedCluster(make_job())
-    cluster.refusals = (Refusal(reason, "because of hostPath"),)
+    cluster.blockers = (Blocker(reason, "because of hostPath"),)
     cluster.reconcile()
     stalled = condition(cluster, "Stalled")
     assert (stalled["status"], stalled["reason"], stalled["message"]) == ("True", reason, "because of hostPath")
     assert cluster.posted == []
-    cluster.refusals = ()
+    cluster.blockers = ()
     cluster.reconcile()
     assert condition(cluster, "Stalled")["status"] == "False"
     assert cluster.posted
 
 
-def test_whatever_runs_when_a_job_is_over_is_stopped() -> None:
+def test_pods_of_a_finished_job_are_stopped() -> None:
     cluster = launched()
     over = {**condition(cluster, "Launched"), "type": "Complete", "reason": "Succeeded"}
     cluster.status["conditions"].append(over)
@@ -237,11 +237,11 @@ def test_whatever_runs_when_a_job_is_over_is_stopped() -> None:
 
 def test_quota_stalls_and_costs_no_retry() -> None:
     cluster = SimulatedCluster(make_job())
-    cluster.refusal = "exceeded quota: gpus"
+    cluster.rejection = "exceeded quota: gpus"
     cluster.tick(600.0)
     assert condition(cluster, "Stalled")["reason"] == "Refused"
     assert len(cluster.status["probes"]) == 1
-    cluster.refusal = ""
+    cluster.rejection = ""
     cluster.tick(31.0)
     assert condition(cluster, "Stalled")["status"] == "False"
 
@@ -249,7 +249,7 @@ def test_quota_stalls_and_costs_no_retry() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"), [("SchedulingGated", "Queued"), ("Unschedulable", "Stalled")], ids=["queued", "unschedulable"]
 )
-def test_a_pod_that_waits_is_told_of_and_costs_nothing(reason: str, kind: str) -> None:
+def test_a_pending_pod_is_reported_and_costs_nothing(reason: str, kind: str) -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
@@ -260,7 +260,7 @@ def test_a_pod_that_waits_is_told_of_and_costs_nothing(reason: str, kind: str) -
     assert (len(cluster.status["probes"]), cluster.status["gpuSecondsSpent"]) == (1, 0)
 
 
-def test_what_a_suspended_job_waited_for_is_not_said_to_be_over() -> None:
+def test_the_waiting_reason_of_a_suspended_job_is_not_called_resolved() -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
@@ -282,7 +282,7 @@ def test_nodes_with_different_gpus_stall_the_job_until_it_names_one() -> None:
     assert one.status.gpu_product == "NVIDIA-H100-80GB-HBM3"
 
 
-def test_a_job_under_way_is_kept_to_the_gpus_it_has_met_whatever_joins_later() -> None:
+def test_a_running_job_stays_on_its_gpu_product_though_others_join() -> None:
     """It started on a cluster without GPU nodes; one joined for it, and later another product."""
     cluster = SimulatedCluster(make_job(resources={"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi"}))
     cluster.reconcile()
@@ -297,7 +297,7 @@ def test_a_job_under_way_is_kept_to_the_gpus_it_has_met_whatever_joins_later() -
 
 
 @pytest.mark.parametrize("own", [{"device": "virtual"}, {"gpuProduct": "NVIDIA-H100-80GB-HBM3"}])
-def test_a_rehearsal_is_kept_to_no_gpu_and_a_job_that_names_one_to_no_other(own: dict[str, Any]) -> None:
+def test_a_rehearsal_needs_no_gpu_product_and_a_job_keeps_the_one_it_names(own: dict[str, Any]) -> None:
     resources = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", **own}
     nodes = (Node("a", "NVIDIA-A100-SXM4-80GB"),)
     status = decide(make_job(resources=resources), Observed(nodes=nodes), 1e9).status
@@ -309,13 +309,13 @@ def test_a_time_sliced_gpu_is_refused_unless_the_job_says_which_part_of_it_is_it
     whole = decide(make_job(resources={"gpusPerNode": 1}), Observed(nodes=nodes), 1e9)
     (stalled,) = (each for each in whole.status.conditions if each.type == "Stalled")
     assert stalled.reason == "SharedGpus"
-    assert "give resources.memoryShare" in stalled.message
+    assert "set resources.memoryShare" in stalled.message
     job = make_job(resources={"gpusPerNode": 1, "memoryShare": "25%"})
     assert decide(job, Observed(nodes=nodes), 1e9).status.phase == "Probing"
     assert knowledge_of(job, Status(), nodes).usable_bytes == nodes[0].gpu_memory_bytes // 4
 
 
-def test_gpu_memory_comes_from_node_labels_where_the_job_does_not_say_it() -> None:
+def test_gpu_memory_defaults_to_the_node_labels() -> None:
     resources = {"nodes": 1, "gpusPerNode": 1}
     nodes = (Node("a", "NVIDIA-L4", 23034 * 2**20),)
     decision = decide(make_job(resources=resources), Observed(nodes=nodes), 1e9)
@@ -323,7 +323,7 @@ def test_gpu_memory_comes_from_node_labels_where_the_job_does_not_say_it() -> No
     assert decision.status.prediction.usable_bytes == 22 * GIB
 
 
-def test_an_unknown_gpu_is_told_by_the_first_probe_on_the_smallest_plan() -> None:
+def test_an_unknown_gpu_is_probed_first_with_the_smallest_plan() -> None:
     decision = decide(make_job(resources={"nodes": 1, "gpusPerNode": 1}), Observed(), 1e9)
     assert decision.status.prediction is None
     assert [probe.plan for probe in decision.status.probes] == ["bf16-z1-full-mb1x16"]
@@ -336,7 +336,7 @@ def edited(job: Job, **blocks: Any) -> Job:
     return job.model_copy(update={"spec": job.spec.model_copy(update=blocks), "metadata": metadata})
 
 
-def test_an_edit_of_what_cannot_change_is_refused_with_its_name() -> None:
+def test_an_edit_of_an_immutable_field_is_refused_with_its_name() -> None:
     cluster = launched()
     training = cluster.job.spec.training.model_copy(update={"sequence_length": 2048})
     cluster.job = edited(cluster.job, training=training)
@@ -372,9 +372,9 @@ def test_a_field_that_a_later_operator_fixes_is_no_edit() -> None:
     assert condition(cluster, "Stalled")["status"] != "True"
 
 
-def test_a_spec_that_cannot_be_read_stalls_and_leaves_alone_what_runs() -> None:
+def test_an_unreadable_spec_stalls_the_job_and_leaves_its_pods() -> None:
     cluster = launched()
-    problem = Refusal("SpecInvalid", "spec.training.globalBatchSize: it must be at least 1")
+    problem = Blocker("SpecInvalid", "spec.training.globalBatchSize: it must be at least 1")
     decision = refuse(cluster.observe(), 3, problem, cluster.now)
     assert (decision.create, decision.delete) == ((), ())
     assert decision.status.attempts == load_status(cluster.status).attempts
@@ -391,10 +391,10 @@ def test_the_phase_of_a_job_that_is_over_is_put_right(garbage: str) -> None:
     assert cluster.status["phase"] == "Succeeded"
 
 
-def test_of_a_job_that_is_over_no_problem_is_told() -> None:
+def test_a_finished_job_reports_no_problem() -> None:
     cluster = launched()
     cluster.status["conditions"] += [{**condition(cluster, "Launched"), "type": "Complete"}]
-    decision = refuse(cluster.observe(), 3, Refusal("Refused", "the operator may not watch pods"), cluster.now)
+    decision = refuse(cluster.observe(), 3, Blocker("Refused", "the operator may not watch pods"), cluster.now)
     assert (decision.status, decision.events) == (load_status(cluster.status), ())
 
 
@@ -437,7 +437,7 @@ def test_a_probe_that_waits_is_not_started_once_a_smaller_plan_has_run_out_of_me
     assert cluster.of(largest) == []
 
 
-def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
+def test_a_hung_probe_takes_at_most_half_of_the_budget() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 400}))
     cluster.reconcile()
     for run in cluster.runs():
@@ -450,7 +450,7 @@ def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
 
 @pytest.mark.parametrize("blind", [False, True])
 @pytest.mark.parametrize("is_said", [False, True])
-def test_a_pod_waits_for_the_others_with_its_gpus_as_long_as_a_probe_may_run(is_said: bool, blind: bool) -> None:
+def test_a_pod_waits_for_the_others_as_long_as_a_probe_may_run(is_said: bool, blind: bool) -> None:
     cluster = SimulatedCluster(make_job(2, tuning={"maxGpuSeconds": 100}))
     cluster.reconcile()
     first, second = cluster.pods.values()
@@ -464,7 +464,7 @@ def test_a_pod_waits_for_the_others_with_its_gpus_as_long_as_a_probe_may_run(is_
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 3])
-def test_probes_keep_the_budget_while_no_operator_is_there(parallel: int) -> None:
+def test_probes_keep_the_budget_without_an_operator(parallel: int) -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 300, "parallelProbes": parallel}))
     cluster.reconcile()
     for run in cluster.runs():
@@ -488,7 +488,7 @@ def test_a_probe_beside_one_that_goes_on_has_the_time_that_such_a_probe_took() -
     assert third.seconds > 300
 
 
-def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -> None:
+def test_a_probe_ended_by_its_deadline_without_an_operator_has_hung() -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     (pod,) = cluster.pods.values()
@@ -502,7 +502,7 @@ def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -
     assert cluster.status["disruptions"] == 0
 
 
-def test_every_probe_that_is_taken_away_counts_also_beside_others() -> None:
+def test_every_disrupted_probe_counts_beside_others() -> None:
     cluster = SimulatedCluster(make_job(tuning={"parallelProbes": 2}, retry={"maxDisruptions": 4}))
     cluster.reconcile()
     while cluster.status["phase"] == "Probing":
@@ -517,7 +517,7 @@ def test_every_probe_that_is_taken_away_counts_also_beside_others() -> None:
     assert 4 < len(taken) <= 6
 
 
-def test_a_probe_that_only_waited_until_its_deadline_is_made_again_as_after_any_disruption() -> None:
+def test_a_probe_pending_until_its_deadline_is_repeated() -> None:
     cluster = SimulatedCluster(make_job(retry={"maxDisruptions": 2}))
     cluster.reconcile()
     waited_until_the_deadline(cluster)
@@ -537,7 +537,7 @@ def waited_until_the_deadline(cluster: SimulatedCluster) -> None:
     cluster.tick(60.0)
 
 
-def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
+def test_a_budget_too_small_for_a_probe_starts_none() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 20}))
     cluster.reconcile()
     assert cluster.posted == []
@@ -546,7 +546,7 @@ def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
     assert cluster.status["probingEnded"] == "max-gpu-seconds"
 
 
-def test_whether_the_budget_is_what_ended_the_probing_can_be_read_off_the_status() -> None:
+def test_the_status_says_whether_the_budget_ended_the_probing() -> None:
     assert launched().status["probingEnded"] == "search"
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 42}))
     cluster.reconcile()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decided import condition, last
+from cluster_situations import condition, last
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -34,7 +34,7 @@ def launching(nodes: int = 1) -> SimulatedCluster:
     return cluster
 
 
-def test_a_night_without_an_operator_costs_what_a_probe_may_take() -> None:
+def test_a_long_absence_of_the_operator_costs_at_most_one_probe() -> None:
     cluster = probing(tuning={"maxGpuSeconds": 1000})
     cluster.start("tiny-probe-1")
     cluster.reconcile()
@@ -46,7 +46,7 @@ def test_a_night_without_an_operator_costs_what_a_probe_may_take() -> None:
     assert (cluster.status["phase"], len(cluster.status["probes"])) == ("Probing", 2)
 
 
-def test_a_node_that_fell_silent_in_the_night_costs_no_more() -> None:
+def test_a_silent_node_during_an_absence_costs_no_more() -> None:
     cluster = probing(tuning={"maxGpuSeconds": 1000})
     cluster.start("tiny-probe-1")
     cluster.reconcile()
@@ -57,7 +57,7 @@ def test_a_node_that_fell_silent_in_the_night_costs_no_more() -> None:
     assert 500 <= cluster.status["gpuSecondsSpent"] <= 510
 
 
-def test_a_pod_that_ran_and_went_before_the_others_began_is_paid_for() -> None:
+def test_a_pod_that_ended_before_the_others_began_is_charged() -> None:
     cluster = probing(nodes=2, retry={"maxDisruptions": 10})
     for _ in range(10):
         waiting = [pod for pod in cluster.pods.values() if pod.index == 0 and pod.is_pending]
@@ -72,7 +72,7 @@ def test_a_pod_that_ran_and_went_before_the_others_began_is_paid_for() -> None:
     assert condition(cluster, "Failed")["reason"] == "NothingMeasured"
 
 
-def test_a_probe_that_came_and_went_unseen_is_paid_for_as_the_longest() -> None:
+def test_an_unseen_probe_is_charged_the_maximum() -> None:
     cluster = probing(tuning={"maxGpuSeconds": 1000})
     cluster.start("tiny-probe-1")
     cluster.tick(450.0, blind=True)
@@ -81,7 +81,7 @@ def test_a_probe_that_came_and_went_unseen_is_paid_for_as_the_longest() -> None:
     assert 500 <= cluster.status["gpuSecondsSpent"] <= 510
 
 
-def test_a_probe_that_was_taken_away_before_it_began_is_free() -> None:
+def test_a_probe_deleted_before_it_began_is_free() -> None:
     cluster = probing(tuning={"maxGpuSeconds": 1000})
     cluster.tick(450.0)
     vanish(cluster)
@@ -89,7 +89,7 @@ def test_a_probe_that_was_taken_away_before_it_began_is_free() -> None:
     assert cluster.status.get("gpuSecondsSpent", 0) == 0
 
 
-def test_a_training_that_came_and_went_unseen_does_not_begin_again_unasked() -> None:
+def test_an_unseen_training_is_not_restarted_without_consent() -> None:
     cluster = launching()
     cluster.start("tiny-train-1")
     cluster.tick(NIGHT_SECONDS, blind=True)
@@ -100,7 +100,7 @@ def test_a_training_that_came_and_went_unseen_does_not_begin_again_unasked() -> 
 
 
 @pytest.mark.parametrize("goes", [(1,), (0, 1), (1, 0)])
-def test_a_training_of_which_one_pod_never_ran_begins_anew(goes: tuple[int, ...]) -> None:
+def test_a_training_with_a_pod_that_never_ran_begins_anew(goes: tuple[int, ...]) -> None:
     cluster = launching(nodes=2)
     first = next(pod for pod in cluster.pods.values() if pod.index == 0)
     first.conditions, first.started_at = (), cluster.now
@@ -112,7 +112,7 @@ def test_a_training_of_which_one_pod_never_ran_begins_anew(goes: tuple[int, ...]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_a_training_that_was_taken_away_before_it_began_begins_anew(seconds: float) -> None:
+def test_a_training_deleted_before_it_began_begins_anew(seconds: float) -> None:
     cluster = launching()
     cluster.tick(seconds, blind=True)
     cluster.reconcile()

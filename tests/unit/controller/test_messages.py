@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from decided import SAVED, die, edit, launched, probed
+from cluster_situations import SAVED, die, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -64,7 +64,7 @@ def out_of_memory(cluster: SimulatedCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("variables", "words"),
     [
         ({"trained_samples": 455, "total_samples": 455}, "has trained to its end, 455 of 455 samples"),
         (
@@ -79,31 +79,31 @@ def out_of_memory(cluster: SimulatedCluster) -> None:
         ({}, "has ended well,"),
     ],
 )
-def test_only_what_is_known_to_be_all_of_a_training_is_called_its_end(told: dict[str, int], words: str) -> None:
+def test_only_a_complete_training_is_called_complete(variables: dict[str, int], words: str) -> None:
     cluster = launched()
     (run,) = [run for run in cluster.runs() if "train" in run]
-    cluster.finish(run, **told)
+    cluster.finish(run, **variables)
     cluster.reconcile()
     assert cluster.status["phase"] == "Succeeded"
     assert words in cluster.status["message"]
-    assert cluster.status["trainedSamples"] == told.get("trained_samples", 0)
-    assert cluster.status["totalSamples"] == told.get("total_samples", 0)
+    assert cluster.status["trainedSamples"] == variables.get("trained_samples", 0)
+    assert cluster.status["totalSamples"] == variables.get("total_samples", 0)
 
 
 @pytest.mark.parametrize(("own", "ends"), [(None, ""), (64, "before"), (3, "after")])
-def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None, ends: str) -> None:
+def test_a_script_batch_other_than_the_jobs_is_reported(own: int | None, ends: str) -> None:
     cluster = launched()
     (run,) = [run for run in cluster.runs() if "train" in run]
     batch = cluster.job.spec.training.global_batch_size
     cluster.finish(run, own_batch=own or batch)
     cluster.reconcile()
     assert cluster.status["ownBatch"] == (own or 0)
-    told = (
+    expected = (
         f"takes the {batch} samples of training.globalBatchSize, the script's own numbers make it {own}; a "
         f"learning-rate schedule computed from those ends {ends} the training: set globalBatchSize {own}, or compute "
         "it from $MEMTUNE_GLOBAL_BATCH"
     )
-    assert cluster.status["message"].endswith(told) is bool(ends)
+    assert cluster.status["message"].endswith(expected) is bool(ends)
 
 
 @pytest.mark.parametrize("happens", [suspended, resumed_too_soon, gone, killed, too_long, trained, out_of_memory])
@@ -125,7 +125,7 @@ def test_memory_that_a_rehearsal_takes_away_is_announced_with_every_attempt() ->
     assert all(text.endswith(loss) for text in told), told
 
 
-def test_a_peak_of_before_a_rehearsal_took_memory_away_is_not_told_as_of_what_was_left() -> None:
+def test_a_peak_before_the_loss_of_memory_is_compared_with_the_whole_gpu() -> None:
     cluster = launched(make_job(resources={"device": "virtual", "gpuMemory": "80Gi"}))
     (run,) = [run for run in cluster.runs() if "train" in run]
     cluster.finish(run, memory=Memory(device_total_bytes=40 * GIB, peak_reserved_bytes=60 * GIB))
@@ -137,7 +137,7 @@ def test_a_peak_of_before_a_rehearsal_took_memory_away_is_not_told_as_of_what_wa
 WARNED = "the script saves outside of checkpoint.path, where no relaunch finds it"
 
 
-def test_what_a_script_should_do_otherwise_is_an_event_and_stands_in_the_job() -> None:
+def test_advice_for_the_script_is_an_event_and_in_the_status() -> None:
     cluster = launched()
     die(cluster, Ending.SUCCEEDED, 0, warnings=WARNED)
     (event,) = [each for each in cluster.events if "ScriptWarning" in each]
@@ -154,7 +154,7 @@ def test_a_run_that_fails_keeps_its_own_message_beside_the_warning() -> None:
     assert [each for each in cluster.events if "ScriptWarning" in each and each.endswith(f": {WARNED}")]
 
 
-def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
+def test_a_script_batch_is_reported_when_the_first_probe_ends() -> None:
     cluster = probed(make_job(), own_batch=3)
     told = [each for each in cluster.events if "ScriptWarning" in each]
     assert len(told) == 1, told
@@ -162,7 +162,7 @@ def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("needed", "told"),
+    ("needed", "expected"),
     [
         (Interval(48 * MIB, 52 * MIB, 56 * MIB), "predicted to take 69 of 64 MiB"),
         (
@@ -171,8 +171,8 @@ def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
         ),
     ],
 )
-def test_a_plan_that_may_fit_says_what_it_needs(needed: Interval, told: str) -> None:
+def test_a_plan_that_may_fit_says_what_it_needs(needed: Interval, expected: str) -> None:
     taken = Interval(60 * MIB, 69 * MIB, 80 * MIB)
     knowledge = knowledge_of(make_job(), Status(), None)
     prediction = dataclasses.replace(knowledge.predict(knowledge.plans[0]), device=taken, needed=needed)
-    assert predicted_memory(prediction, 64 * MIB, 0.06) == told
+    assert predicted_memory(prediction, 64 * MIB, 0.06) == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from decided import launched
+from cluster_situations import launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -57,16 +57,16 @@ def test_the_user_s_rule_picks_from_the_front(tuning: dict[str, object], front: 
     assert chosen(MEASURED, **tuning) == (front, number)
 
 
-def test_of_plans_that_are_equal_the_first_is_on_the_front() -> None:
+def test_the_first_of_equal_plans_is_on_the_front() -> None:
     assert chosen(((100, 4.0), (100, 4.0)), objectives=BOTH) == ((1,), 1)
 
 
-def test_of_plans_that_are_equally_fast_the_smallest_is_launched() -> None:
+def test_the_smallest_of_equally_fast_plans_is_launched() -> None:
     assert chosen(((100, 5.0), (100, 4.0)), objectives=BOTH) == ((2,), 2)
 
 
 @pytest.mark.parametrize("slack", ["0%", "3%", "5%", "7%", "12%", "30%"])
-def test_a_front_that_is_too_long_keeps_its_ends_and_what_is_launched(slack: str) -> None:
+def test_a_long_front_keeps_its_ends_and_the_launched_plan(slack: str) -> None:
     many = tuple((100 + number, 1.0 + number / 10) for number in range(30))
     numbers, launched_number = chosen(many, objectives=BOTH, slack=slack)
     assert len(numbers) == len(set(numbers)) == MAX_FRONT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from decided import condition, die, until_decided
+from cluster_situations import condition, die, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -19,7 +19,7 @@ from memtune.wire.report import Ending, Phase
 ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T10:00:00Z"}
 
 
-def test_of_many_attempts_the_newest_stay_and_the_one_whose_checkpoint_is_the_newest() -> None:
+def test_the_status_keeps_the_newest_attempts_and_that_of_the_newest_checkpoint() -> None:
     status = Status()
     for number in range(1, 41):
         checkpoint: Literal["saved", "unknown"] = "saved" if number == 3 else "unknown"
@@ -30,7 +30,7 @@ def test_of_many_attempts_the_newest_stay_and_the_one_whose_checkpoint_is_the_ne
     assert [record.number for record in status.attempts] == [3, *range(40 - MAX_ATTEMPTS + 2, 41)]
 
 
-def test_of_many_attempts_that_hung_the_one_that_ran_out_of_memory_stays() -> None:
+def test_the_status_keeps_the_out_of_memory_among_many_hung_attempts() -> None:
     fell = AttemptStatus(name="a-train-1", number=1, verdict="device-oom", **ENDED)
     status = with_attempt(Status(), fell)
     for number in range(2, 41):
@@ -38,7 +38,7 @@ def test_of_many_attempts_that_hung_the_one_that_ran_out_of_memory_stays() -> No
     assert (status.attempts[0], len(status.attempts)) == (fell, MAX_ATTEMPTS)
 
 
-def test_of_many_probes_those_stay_that_told_something() -> None:
+def test_informative_probes_outlive_others_in_the_status() -> None:
     status = Status()
     for number in range(1, 61):
         verdict: Literal["disrupted", "succeeded"] = "disrupted" if number % 5 == 0 else "succeeded"
@@ -58,7 +58,7 @@ def test_the_pause_before_an_attempt_doubles_up_to_five_minutes(attempts: int, p
     assert backoff_of(died, ended_at - 3600) == pause, "a clock that jumped back"
 
 
-def test_after_a_long_attempt_the_pause_is_short_again_and_a_probe_that_told_something_needs_none() -> None:
+def test_a_long_attempt_resets_the_pause_and_an_informative_probe_needs_none() -> None:
     ended_at = 1_772_359_200.0
     short = AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)
     long = short.model_copy(update={"started_at": "2026-03-01T09:00:00Z"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import decided
+import cluster_situations
 import pytest
-from decided import condition, until_decided
+from cluster_situations import condition, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -57,7 +57,7 @@ MOST = int(8 * GIB * 0.94)
         (["throughput", "memory"], Target(0, MOST)),
     ],
 )
-def test_the_best_plan_that_the_job_measured_is_to_beat(objectives: list[str], found: Target) -> None:
+def test_the_best_measured_plan_is_the_target(objectives: list[str], found: Target) -> None:
     job = make_job(tuning={"objectives": objectives})
     tight = probe(3, tokens=9000, gib=7.9)
     assert target(job, probe(1), probe(2, OTHER, 1200, 5.0), tight) == found
@@ -71,7 +71,7 @@ def test_before_a_plan_may_be_launched_a_probe_has_to_leave_its_headroom(objecti
     assert target(job, probe(1, measured_by="earlier")) == Target(0, MOST)
 
 
-def test_on_a_gpu_that_nothing_names_a_first_probe_has_nothing_to_beat() -> None:
+def test_on_an_unknown_gpu_the_first_probe_has_no_target() -> None:
     assert target(make_job(resources={"gpusPerNode": 1})) == NOTHING
 
 
@@ -124,7 +124,7 @@ def told(cluster: SimulatedCluster, plan: str, beats: Target) -> dict[str, Any]:
     }
 
 
-def test_probes_that_end_early_are_told_and_the_best_plan_is_launched() -> None:
+def test_pruned_probes_are_reported_and_the_best_plan_is_launched() -> None:
     roomy = {"nodes": 2, "gpusPerNode": 1, "gpuMemory": "12Gi", "device": "virtual"}
     cluster = probed(make_job(tuning={"maxGpuSeconds": 100_000}, resources=roomy))
     probes = cluster.status["probes"]
@@ -146,21 +146,21 @@ def test_probes_that_end_early_are_told_and_the_best_plan_is_launched() -> None:
     assert not any(cluster.targets[each["name"]] != NOTHING for each in cluster.status["attempts"])
 
 
-def test_with_both_objectives_only_memory_is_to_beat() -> None:
+def test_with_both_objectives_the_target_is_memory() -> None:
     cluster = probed(make_job(tuning={"maxGpuSeconds": 100_000, "objectives": ["throughput", "memory"]}))
     targets = [cluster.targets[each["name"]] for each in cluster.status["probes"]]
     assert len(targets) > 1
     assert set(targets) == {Target(0, MOST)}
 
 
-def test_an_emulated_probe_has_nothing_to_beat() -> None:
+def test_an_emulated_probe_has_no_target() -> None:
     resources = {"gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "h100-80gb", "device": "emulated"}
     cluster = probed(make_job(resources=resources))
     assert len(cluster.status["probes"]) > 1
     assert set(cluster.targets.values()) == {NOTHING}
 
 
-def test_a_pod_is_told_what_its_plan_has_to_beat() -> None:
+def test_a_probe_pod_has_its_target() -> None:
     job, status = make_job(), load_status({})
     run = to_run(job, status, probe(1), 0, target=Target(1200, MOST))
     found = variables.of_pod(job, run, 0, "/dev/termination-log")
@@ -176,13 +176,13 @@ def _steps(probe: int, count: int) -> list[StepStatus]:
 def test_the_status_has_the_steps_of_every_probe() -> None:
     job = make_job(tuning={"maxGpuSeconds": 1_000_000, "maxProbes": 12, "probeSteps": 100})
     steps = tuple(MeasuredStep(number, 2.0**60 if number == 2 else 1.0, 2**60) for number in range(2, 2 + MOST_STEPS))
-    found = decided.probed(job, measured_steps=steps).status
+    found = cluster_situations.probed(job, measured_steps=steps).status
     probes = [each["number"] for each in found["probes"]]
     assert [step["probe"] for step in found["measuredSteps"]] == [n for n in probes for _ in range(MOST_STEPS)]
     load_status(found)
 
 
-def test_of_many_steps_the_status_has_some_of_each_probe_and_its_last() -> None:
+def test_the_status_keeps_some_steps_of_each_probe_and_its_last() -> None:
     kept: tuple[StepStatus, ...] = ()
     for number in range(1, 9):
         kept = thinned((*kept, *_steps(number, MOST_STEPS)))
@@ -190,7 +190,7 @@ def test_of_many_steps_the_status_has_some_of_each_probe_and_its_last() -> None:
     assert all(1 + MOST_STEPS in (step.step for step in kept if step.probe == number) for number in range(1, 9))
 
 
-def test_of_more_probes_than_the_status_has_steps_the_newest_keep_one() -> None:
+def test_the_newest_probes_keep_a_step_where_the_status_is_full() -> None:
     steps = [step for number in range(1, MAX_STEPS + 4) for step in _steps(number, 1)]
     assert [step.probe for step in thinned(steps)] == list(range(4, MAX_STEPS + 4))
 
@@ -207,7 +207,7 @@ STEPS = tuple(
         (["memory"], ((2, 4.0 * GIB), (3, 3.0 * GIB))),
     ],
 )
-def test_the_steps_are_told_to_the_search_in_terms_of_the_objective(
+def test_the_search_gets_steps_in_terms_of_the_objective(
     objectives: list[str], steps: tuple[tuple[int, float], ...]
 ) -> None:
     job = make_job(tuning={"objectives": objectives})

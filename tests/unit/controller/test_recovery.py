@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import SAVED, condition, die, edit, last, launched, probed
+from cluster_situations import SAVED, condition, die, edit, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
@@ -67,7 +67,7 @@ def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
 
 
 @pytest.mark.parametrize("log", ["epoch 1\nmemtune: {}\n0% [0/6]", "epoch 1\n0% [0/6]memtune: {}"])
-def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_around_it(log: str) -> None:
+def test_a_refusal_between_progress_bars_is_reported_once(log: str) -> None:
     refusal = "give the Learner an optimizer of torch's"
     cluster = launched()
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_a_refusal_is_told_once_though_the_script_has_drawn_its_progress_around_
     assert "; its last lines: epoch 1 0% [0/6]. Two runs failed alike" in message
 
 
-def test_what_is_only_drawn_into_a_log_is_not_among_its_last_lines() -> None:
+def test_progress_bars_are_not_among_the_last_lines_of_a_log() -> None:
     bar = " 31%|\N{FULL BLOCK}\N{LEFT HALF BLOCK}  | 5/16 [00:00<00:00, 49.58it/s]"
     cluster = launched()
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_a_failure_that_is_a_sentence_ends_with_one_full_stop() -> None:
     assert "Make sure to install it. Two runs failed alike" in condition(cluster, "Failed")["message"]
 
 
-def test_a_mistake_after_another_one_is_told_with_it() -> None:
+def test_two_consecutive_mistakes_are_reported_together() -> None:
     cluster = launched()
     die(cluster, Ending.PLAN_NOT_APPLIED, 89, message="applied.microSteps is 2", **SAVED)
     cluster.reconcile()
@@ -135,7 +135,7 @@ def test_a_training_that_hangs_between_two_mistakes_hides_neither(first: str, th
     assert cluster.status["disruptions"] == 1
 
 
-def test_a_mistake_before_a_hang_that_may_not_be_repeated_is_told() -> None:
+def test_a_mistake_before_an_unrepeatable_hang_is_reported() -> None:
     cluster = launched(make_job(retry={"maxDisruptions": 0}))
     for ending, exit_code, message in ((Ending.ERROR, 1, "KeyError: 'tokens'"), (Ending.HUNG, 87, "it hangs")):
         die(cluster, ending, exit_code, message=message, **SAVED)
@@ -146,7 +146,7 @@ def test_a_mistake_before_a_hang_that_may_not_be_repeated_is_told() -> None:
     assert "KeyError: 'tokens'" in failed["message"]
 
 
-def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too() -> None:
+def test_other_differences_are_reported_beside_a_script_batch() -> None:
     cluster = launched(make_job(template=template()))
     applied = Applied(micro_batch=4096, micro_steps=1, backend="none", compute_dtype="float32", weight_dtype="float16")
     (pod,) = (pod for pod in cluster.pods.values() if pod.is_running)
@@ -160,7 +160,7 @@ def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too(
     assert (told.count("microBatch is"), told.count("microSteps")) == (1, 0)
 
 
-def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> None:
+def test_a_run_that_applied_another_plan_resumes_from_its_checkpoint() -> None:
     cluster = launched()
     plan = last(cluster)["plan"]
     die(cluster, Ending.SUCCEEDED, 0, applied=Applied(micro_batch=4096), **SAVED)
@@ -171,8 +171,8 @@ def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> N
     cluster.start(after["name"])
     die(cluster, Ending.SUCCEEDED, 0, steps=0)
     assert cluster.status["phase"] == "Succeeded"
-    told = f"; of it, attempt 1 ({plan}) did not apply its plan: applied.microBatch is 4096"
-    assert told in condition(cluster, "Complete")["message"]
+    expected = f"; of it, attempt 1 ({plan}) did not apply its plan: applied.microBatch is 4096"
+    assert expected in condition(cluster, "Complete")["message"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_advice_on_missing_checkpointing_is_for_whom_it_concerns(spec: dict[
 TWO_NODES = {"nodes": 2, "gpusPerNode": 1, "gpuProduct": "a100-80gb"}
 
 
-def test_a_node_that_was_only_told_to_stop_is_not_what_the_run_died_of() -> None:
+def test_a_node_that_was_asked_to_stop_is_not_the_cause() -> None:
     cluster = launched(make_job(resources=TWO_NODES))
     cause, echo = cluster.pods.values()
     told = cluster.report(echo, Ending.TERMINATED, failure_order=1, **SAVED)
@@ -207,7 +207,7 @@ def test_a_node_that_was_only_told_to_stop_is_not_what_the_run_died_of() -> None
     assert (last(cluster)["verdict"], last(cluster)["message"]) == ("user-error", "KeyError: 'text'")
 
 
-def test_what_a_node_had_that_was_only_told_to_stop_is_not_what_the_plan_demanded() -> None:
+def test_the_peak_of_a_stopped_node_is_not_the_plans_demand() -> None:
     cluster = launched(make_job(resources=TWO_NODES))
     echo, cause = cluster.pods.values()
     before = last(cluster)["plan"]
@@ -221,7 +221,7 @@ def test_what_a_node_had_that_was_only_told_to_stop_is_not_what_the_plan_demande
     assert 0 < first["demandedBytes"] < 30 * GIB
 
 
-def test_a_node_that_never_tells_is_waited_for_a_few_seconds() -> None:
+def test_a_missing_report_is_waited_for_a_few_seconds() -> None:
     cluster = launched(make_job(resources=TWO_NODES))
     failed, _ = cluster.pods.values()
     cluster.end(failed, 1, cluster.report(failed, Ending.ERROR, message="NCCL was aborted", **SAVED))
@@ -231,7 +231,7 @@ def test_a_node_that_never_tells_is_waited_for_a_few_seconds() -> None:
     assert cluster.status["attempts"][0]["verdict"] == "user-error"
 
 
-def test_a_gang_that_never_comes_together_costs_a_disruption_each_time_and_has_trained_nothing() -> None:
+def test_a_gang_that_never_starts_costs_a_disruption_each_time() -> None:
     fixed = {"mode": "Fixed", "plan": "bf16-z2-full-mb2x4"}
     job = make_job(resources=TWO_NODES, checkpoint=None, tuning=fixed, retry={"maxDisruptions": 2})
     cluster = SimulatedCluster(job)
@@ -249,7 +249,7 @@ def test_a_gang_that_never_comes_together_costs_a_disruption_each_time_and_has_t
     assert last(cluster)["trained"] is False
 
 
-def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:
+def test_the_shown_plan_is_predicted_until_it_is_measured() -> None:
     cluster = launched()
     cluster.usable_bytes = int(cluster.truth(cluster.status["plan"]["name"]) * 0.9)
     die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
@@ -276,7 +276,7 @@ def test_a_plan_whose_allocator_had_to_retry_is_nothing_to_fall_back_on() -> Non
     assert not replace(knowledge, lessons=(replace(lesson, retried=True),)).keeps_headroom(plan)
 
 
-def test_nothing_as_large_as_what_died_is_tried_again() -> None:
+def test_no_plan_as_large_as_a_failed_one_is_tried() -> None:
     knowledge = knowledge_of(make_job(), Status(), None)
     second = knowledge.candidates(())[1].plan
     assert knowledge.predict(second).device.expected < max(
@@ -288,7 +288,7 @@ def test_nothing_as_large_as_what_died_is_tried_again() -> None:
     assert 0 < max(left) < wiser.predict(second).device.expected
 
 
-def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
+def test_the_search_learns_failed_and_fitting_plans() -> None:
     cluster = SimulatedCluster(make_job(tuning={"sampler": "TPE"}))
     cluster.reconcile()
     for pod in cluster.pods.values():
@@ -315,7 +315,7 @@ def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_
     assert cluster.status["attempts"][0]["outOfMemory"] == "evaluation"
 
 
-def test_an_evaluation_that_the_job_does_not_describe_is_lowered_from_what_the_script_took() -> None:
+def test_an_undescribed_evaluation_is_lowered_from_the_scripts_batch() -> None:
     cluster = launched()
     plan = last(cluster)["plan"]
     die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, applied=Applied(evaluation_batch=64), **SAVED)
@@ -390,7 +390,7 @@ def test_a_save_that_is_made_of_shards_anyway_is_not_asked_for_them(integration:
     assert "sharded-save" not in last(cluster)["rung"]
 
 
-def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> None:
+def test_an_evaluation_that_fits_no_plan_ends_with_advice_for_the_script() -> None:
     cluster = launched(make_job(integration="hf-trainer", template=template(), retry={"maxOomRetries": 9}))
     for _ in range(9):
         if condition(cluster, "Failed")["status"] == "True":
@@ -408,7 +408,7 @@ def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> 
     assert "tuning.space.checkpointing" not in told["message"], "it saves nothing in an evaluation"
 
 
-def test_a_save_that_no_plan_makes_room_for_ends_with_what_the_script_can_do() -> None:
+def test_a_save_that_fits_no_plan_ends_with_advice_for_the_script() -> None:
     cluster = launched(make_job(integration="hf-trainer", template=template(), retry={"maxOomRetries": 9}))
     for _ in range(9):
         if condition(cluster, "Failed")["status"] == "True":
@@ -432,7 +432,7 @@ def test_a_save_that_no_plan_makes_room_for_ends_with_what_the_script_can_do() -
         ("lightning", False, "under Fabric, give setup_dataloaders the evaluation's loader"),
     ],
 )
-def test_a_script_that_evaluates_in_the_batches_that_it_is_given_is_not_told_to(
+def test_a_script_that_follows_the_evaluation_batch_gets_no_advice(
     integration: str, follows: bool, advice: str
 ) -> None:
     cluster = launched(make_job(integration=integration, template=template(), retry={"maxOomRetries": 9}))
@@ -464,7 +464,7 @@ def test_a_disruption_is_followed_by_the_same_plan_and_has_a_budget_of_its_own()
     assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
 
 
-def test_probes_that_are_taken_away_have_the_same_budget() -> None:
+def test_disrupted_probes_have_the_same_budget() -> None:
     cluster = SimulatedCluster(make_job(retry={"maxDisruptions": 1}))
     for _ in range(3):
         cluster.reconcile()
@@ -518,7 +518,7 @@ def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_kille
     assert after_host_oom(context, knowledge, last_run.model_copy(update={"host_request_bytes": 12 * GIB})) is None
 
 
-def test_a_run_that_died_of_converting_asks_for_what_that_takes() -> None:
+def test_a_run_killed_while_converting_requests_the_needed_memory() -> None:
     cluster = launched(make_job(template=template(requests={"memory": "1Gi"}, limits={"memory": "1000Gi"})))
     observed = cluster.observe()
     status = decide(cluster.job, observed, cluster.now).status
@@ -557,7 +557,7 @@ def test_a_users_error_seen_twice_fails_the_job_with_its_last_lines(ending: Endi
     assert len(cluster.status["probes"]) == 2
 
 
-def test_two_different_mistakes_are_both_told() -> None:
+def test_two_different_mistakes_are_both_reported() -> None:
     cluster = SimulatedCluster(make_job())
     for message in ("KeyError: 'tokens'", "ValueError: no labels"):
         cluster.reconcile()
@@ -586,7 +586,7 @@ def test_a_mistake_that_took_the_only_probe_there_may_be_ends_the_job_with_its_l
     assert "twice" not in failed["message"]
 
 
-def test_why_the_last_probe_failed_is_told_where_an_earlier_one_was_the_mistake() -> None:
+def test_the_last_probes_failure_is_reported_beside_an_earlier_mistake() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxProbes": 2}))
     for ending, exit_code, why in ((Ending.ERROR, 1, "KeyError: 'tokens'"), (Ending.HOST_OOM, 86, "pinned memory")):
         cluster.reconcile()
@@ -602,7 +602,7 @@ def test_why_the_last_probe_failed_is_told_where_an_earlier_one_was_the_mistake(
     assert told.endswith(f"; probe {last['number']} ({last['plan']}) ran out of host memory: pinned memory")
 
 
-def test_a_mistake_that_no_second_try_may_follow_is_not_told_as_a_plan_that_does_not_fit() -> None:
+def test_a_mistake_without_a_second_try_is_not_called_a_plan_that_does_not_fit() -> None:
     cluster = launched(make_job(checkpoint=None))
     die(cluster, Ending.ERROR, 1, steps=30, message="ValueError: bad sample 77")
     failed = condition(cluster, "Failed")
@@ -625,7 +625,7 @@ def test_a_training_that_begins_anew_says_that_nothing_was_saved(saved: dict[str
     die(cluster, Ending.DEVICE_OOM, 85, **{"steps": 30, **saved})
     relaunch(cluster)
     (told,) = [text for text in cluster.events if "attempt 2 trains on" in text]
-    assert (", from the start, since no checkpoint was saved that it could go on from" in told) is is_told, told
+    assert (", from the start, since no checkpoint was saved that it could resume from" in told) is is_told, told
 
 
 def test_with_consent_a_run_without_a_checkpoint_starts_again_from_step_0() -> None:
@@ -641,7 +641,7 @@ def test_a_plan_that_the_checkpoint_cannot_go_on_under_is_named_and_not_launched
     assert "bf16-z3-full-mb1x1" in failed["message"]
 
 
-def test_with_consent_such_a_plan_starts_from_step_0_and_goes_on_from_what_it_saves_itself() -> None:
+def test_with_consent_an_incompatible_plan_starts_from_step_0_and_saves_anew() -> None:
     cluster = _needing_another_stage(retry={"allowRestart": True})
     second = last(cluster)
     assert (second["plan"], second["resume"], second["restartedAt"]) == ("bf16-z3-full-mb1x1", "no", 2)
@@ -655,11 +655,11 @@ def test_with_consent_such_a_plan_starts_from_step_0_and_goes_on_from_what_it_sa
     assert to_run(cluster.job, status, status.attempts[-1], 0).restarted_at == 2
 
 
-def _taken_away(cluster: SimulatedCluster, **told: Any) -> None:
+def _taken_away(cluster: SimulatedCluster, **variables: Any) -> None:
     for run in cluster.runs():
         cluster.start(run)
     cluster.reconcile()
-    die(cluster, Ending.TERMINATED, 143, steps=30, **told)
+    die(cluster, Ending.TERMINATED, 143, steps=30, **variables)
     cluster.tick(400.0)
 
 
@@ -721,7 +721,7 @@ def test_a_plan_that_the_job_fixes_keeps_its_numerics_after_an_out_of_memory() -
         ({"precision": ["bf16", "fp16"]}, "", "fp16", False),
     ],
 )
-def test_only_what_the_space_names_beside_training_is_consent(
+def test_only_choices_named_in_the_space_are_consent(
     space: dict[str, Any], before: str, after: str, is_consented: bool
 ) -> None:
     def known(tuning: dict[str, Any]) -> PlanKnowledge:
@@ -741,7 +741,7 @@ def _knowing(knowledge: PlanKnowledge, plan: Plan) -> PlanKnowledge:
     return replace(knowledge, lessons=(Lesson(plan, device_bytes=GIB, step_seconds=1.0),))
 
 
-def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:
+def test_an_exhausted_ladder_shows_the_memory_needed() -> None:
     cluster = launched()
     cluster.usable_bytes = GIB
     die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
@@ -750,7 +750,7 @@ def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:
     assert "What would help" in failed["message"]
 
 
-def test_what_would_have_been_needed_is_told_by_what_was_measured() -> None:
+def test_the_memory_needed_follows_from_measurements() -> None:
     """Probes measured a quarter more than predicted."""
     told = {}
     for factor in (1.0, 1.25):
@@ -864,7 +864,7 @@ def test_a_job_whose_status_was_lost_takes_back_the_run_of_its_plan() -> None:
     assert pod.is_running
 
 
-def test_a_pod_of_an_earlier_life_is_waited_for_and_counts_for_nothing() -> None:
+def test_a_pod_of_an_earlier_job_is_waited_for_and_ignored() -> None:
     cluster = launched(make_job(tuning=FIXED))
     (old,) = cluster.pods.values()
     old.is_stuck = old.deleting = True
@@ -890,7 +890,7 @@ def test_a_pod_of_another_plan_is_not_taken_back() -> None:
     assert "startedAt" not in last(cluster)
 
 
-def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:
+def test_an_unrecorded_run_is_deleted_before_another_starts() -> None:
     cluster = launched(make_job(tuning=FIXED))
     (stray,) = cluster.pods.values()
     stray.run, stray.is_stuck = "tiny-train-7", True
@@ -903,7 +903,7 @@ def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:
     assert last(cluster)["number"] == 1
 
 
-def test_what_a_run_resumed_from_is_its_own_word() -> None:
+def test_resumed_samples_come_from_the_runs_report() -> None:
     cluster = launched()
     die(cluster, Ending.TERMINATED, 143, steps=30)
     assert last(cluster)["resumedSamples"] == 0, "nobody could tell of a checkpoint"
@@ -913,7 +913,7 @@ def test_what_a_run_resumed_from_is_its_own_word() -> None:
     assert last(cluster)["resumedSamples"] == 160
 
 
-def test_a_resume_that_did_not_happen_is_not_claimed_and_costs_no_checkpoint() -> None:
+def test_a_failed_resume_is_not_claimed_and_keeps_the_checkpoint() -> None:
     cluster = launched()
     die(cluster, Ending.TERMINATED, 143, **SAVED)
     assert (last(cluster)["resume"], last(cluster)["resumedSamples"]) == ("direct", 320)
@@ -925,14 +925,14 @@ def test_a_resume_that_did_not_happen_is_not_claimed_and_costs_no_checkpoint() -
     assert (again["resume"], again["resumedSamples"]) == ("direct", 320)
 
 
-def test_a_training_that_began_with_what_another_job_had_saved_says_so_when_it_ends() -> None:
+def test_a_training_that_began_from_another_jobs_checkpoint_says_so_at_its_end() -> None:
     cluster = launched()
     die(cluster, Ending.SUCCEEDED, 0, resumed_samples=160)
     assert last(cluster)["resume"] == "no"
     assert "it went on from 160 samples that another job saved" in condition(cluster, "Complete")["message"]
 
 
-def test_how_far_the_newest_checkpoint_is_stays_unsaid_where_the_last_attempt_could_not_tell() -> None:
+def test_the_progress_of_an_unreported_checkpoint_is_not_claimed() -> None:
     cluster = launched()
     die(cluster, Ending.TERMINATED, 143, **SAVED)
     assert last(cluster)["resumedSamples"] == 320
@@ -967,12 +967,14 @@ def test_a_command_that_no_plan_mends_costs_one_probe_and_one_line() -> None:
     assert [each for each in cluster.events if NO_SUCH_ARGUMENT in each] == [f"UserError: {message}"]
 
 
-@pytest.mark.parametrize("told", [{"steps": None}, {"bad_command": True, "steps": 3}], ids=["any-mistake", "trained"])
-def test_a_command_whose_failure_may_be_the_plans_is_tried_under_another(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "variables", [{"steps": None}, {"bad_command": True, "steps": 3}], ids=["any-mistake", "trained"]
+)
+def test_a_command_whose_failure_may_be_the_plans_is_tried_under_another(variables: dict[str, Any]) -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     cluster.start(cluster.runs()[0])
-    die(cluster, Ending.ERROR, 2, message=NO_SUCH_ARGUMENT, **told)
+    die(cluster, Ending.ERROR, 2, message=NO_SUCH_ARGUMENT, **variables)
     cluster.tick(600)
     cluster.reconcile()
     assert len(cluster.status["probes"]) == 2

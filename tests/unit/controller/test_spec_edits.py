@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decided import SAVED, condition, die, edit, last, launched
+from cluster_situations import SAVED, condition, die, edit, last, launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.status import load_status
-from memtune.controller import Refusal
+from memtune.controller import Blocker
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.trials import search_state
 from memtune.plans.plan import Plan
@@ -36,7 +36,7 @@ def probe(cluster: SimulatedCluster) -> None:
     cluster.reconcile()
 
 
-def test_fewer_probes_are_enough_as_soon_as_that_is_said() -> None:
+def test_a_lowered_probe_limit_takes_effect_at_once() -> None:
     cluster = probing()
     edit(cluster, "tuning", max_probes=1)
     probe(cluster)
@@ -60,7 +60,7 @@ def test_probes_that_run_end_when_their_budget_is_taken_away() -> None:
     assert 120 <= cluster.status["gpuSecondsSpent"] <= 130
 
 
-def test_a_plan_that_the_space_has_no_more_is_not_launched_however_fast_it_was() -> None:
+def test_a_plan_removed_from_the_space_is_not_launched() -> None:
     cluster = probing(space={"checkpointing": ["none", "full"], "zeroStages": [1], "backends": ["deepspeed"]})
     assert "-none-" in cluster.status["probes"][0]["plan"]
     probe(cluster)
@@ -108,7 +108,7 @@ def test_probes_of_a_choice_that_is_closed_stay_known_and_use_up_nothing(
     assert Plan.parse(cluster.status["plan"]["name"]) not in closed
 
 
-def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None:
+def test_an_edit_that_makes_records_unreadable_changes_nothing() -> None:
     cluster = launched()
     before, pods = cluster.status["attempts"], sorted(cluster.pods)
     edit(cluster, "training", global_batch_size=32)
@@ -123,7 +123,7 @@ def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None
     assert cluster.status["phase"] == "Succeeded"
 
 
-def test_under_such_an_edit_a_job_is_still_suspended_and_goes_on_once_it_is_put_back() -> None:
+def test_a_job_with_unreadable_records_can_be_suspended_and_continues_once_corrected() -> None:
     cluster = launched(make_job(tuning={"maxProbes": 1}))
     edit(cluster, "training", global_batch_size=32)
     edit(cluster, suspend=True)
@@ -136,7 +136,7 @@ def test_under_such_an_edit_a_job_is_still_suspended_and_goes_on_once_it_is_put_
     assert (last(cluster)["number"], cluster.status["phase"]) == (2, "Launching"), cluster.status["message"]
 
 
-def test_under_such_an_edit_the_deadline_comes_and_the_records_stay() -> None:
+def test_a_job_with_unreadable_records_meets_its_deadline_and_keeps_them() -> None:
     cluster = launched()
     edit(cluster, active_deadline_seconds=400)
     edit(cluster, "resources", gpus_per_node=4)
@@ -149,7 +149,7 @@ def test_under_such_an_edit_the_deadline_comes_and_the_records_stay() -> None:
     assert cluster.status["plan"] is not None
 
 
-def test_under_such_an_edit_a_run_that_comes_to_its_end_ends_the_job() -> None:
+def test_a_job_with_unreadable_records_ends_with_its_run() -> None:
     cluster = launched()
     edit(cluster, "training", global_batch_size=32)
     cluster.finish(last(cluster)["name"])
@@ -157,7 +157,7 @@ def test_under_such_an_edit_a_run_that_comes_to_its_end_ends_the_job() -> None:
     assert (cluster.status["phase"], last(cluster)["verdict"]) == ("Succeeded", "succeeded")
 
 
-def test_what_a_stopped_run_says_last_tells_whether_it_had_trained() -> None:
+def test_the_last_report_of_a_stopped_run_decides_whether_it_trained() -> None:
     cluster = launched(make_job(checkpoint=None))
     for pod in cluster.pods.values():
         pod.held = True  # its container takes its time to end
@@ -250,15 +250,15 @@ def test_a_plan_that_is_given_late_is_launched_once_the_probes_are_gone() -> Non
 def tuned() -> SimulatedCluster:
     """Return a job with a measured plan that cannot be launched until the next edit."""
     cluster = probing(maxProbes=1)
-    cluster.refusals = (Refusal("Refused", "the quota is spent"),)
+    cluster.blockers = (Blocker("Refused", "the quota is spent"),)
     probe(cluster)
     assert condition(cluster, "Tuned")["status"] == "True"
     assert not cluster.status.get("attempts")
-    cluster.refusals = ()
+    cluster.blockers = ()
     return cluster
 
 
-def test_a_mode_that_launches_nothing_is_heard_until_the_first_train_run() -> None:
+def test_switching_to_predict_only_works_until_the_first_train_run() -> None:
     cluster = tuned()
     edit(cluster, "tuning", mode="PredictOnly")
     assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "PredictedOnly")
@@ -298,18 +298,18 @@ def test_a_plan_that_somebody_wrote_into_the_status_is_not_launched() -> None:
     assert last(cluster)["plan"] == before
 
 
-def test_who_asks_for_probes_after_all_has_no_plan_until_they_have_measured_one() -> None:
+def test_probes_requested_late_must_measure_a_plan_before_the_launch() -> None:
     cluster = tuned()
-    cluster.refusals = (Refusal("Refused", "the quota is spent"),)
+    cluster.blockers = (Blocker("Refused", "the quota is spent"),)
     edit(cluster, "tuning", mode="Fixed", plan="bf16-z1-full-mb4x4")
     assert condition(cluster, "Tuned")["reason"] == "GivenBySpec"
-    cluster.refusals = ()
+    cluster.blockers = ()
     edit(cluster, "tuning", mode="Probe", plan=None, max_probes=3)
     assert (cluster.status["phase"], cluster.status.get("plan")) == ("Probing", None)
     assert (condition(cluster, "Tuned")["status"], condition(cluster, "Tuned")["reason"]) == ("False", "Probing")
 
 
-def test_a_job_that_trains_is_past_its_mode() -> None:
+def test_the_mode_of_a_training_job_has_no_effect() -> None:
     cluster = launched()
     before = last(cluster)
     edit(cluster, "tuning", mode="PredictOnly")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import SAVED, condition, die, probed
+from cluster_situations import SAVED, condition, die, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import factory_job
 from small_traces import small_trace
@@ -69,7 +69,7 @@ def test_the_next_job_of_the_same_factory_starts_without_a_trace_run() -> None:
     assert cluster.status.get("trace") is None
 
 
-def test_where_nothing_can_be_remembered_the_pod_keeps_the_trace() -> None:
+def test_without_a_cache_the_pod_keeps_the_trace() -> None:
     cluster = cluster_of()
     cluster.is_forgetful = True
     traced(cluster)
@@ -84,7 +84,7 @@ def test_the_pod_that_alone_keeps_a_trace_goes_when_its_job_is_over() -> None:
     assert (cluster.status["phase"], cluster.pods) == ("Succeeded", {})
 
 
-def test_a_job_goes_on_with_its_own_trace_whatever_its_namespace_remembers() -> None:
+def test_a_job_keeps_its_own_trace_though_its_namespace_has_another() -> None:
     cluster = cluster_of()
     cluster.is_forgetful = True
     traced(cluster)
@@ -94,7 +94,7 @@ def test_a_job_goes_on_with_its_own_trace_whatever_its_namespace_remembers() -> 
     assert "tiny-trace-1-0" not in [deletion.name for deletion in decision.delete]
 
 
-def test_what_a_pod_of_another_version_left_is_not_remembered() -> None:
+def test_a_trace_of_another_version_is_not_cached() -> None:
     cluster = cluster_of()
     cluster.is_forgetful = True
     traced(cluster)
@@ -121,7 +121,7 @@ def test_a_job_with_a_factory_comes_to_its_train_run_and_recovers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "last_words", "changes", "verdict", "told"),
+    ("exit_code", "last_words", "changes", "verdict", "expected"),
     [
         (2, "factory 'train:build' raised RuntimeError: no such checkpoint", {}, "user-error", "no such checkpoint"),
         (2, "tracing stopped in blocks.0, operator mine::op", {}, "user-error", "blocks.0, operator mine::op"),
@@ -129,21 +129,21 @@ def test_a_job_with_a_factory_comes_to_its_train_run_and_recovers() -> None:
         (137, "", {}, "host-oom", "host ran out of memory"),
     ],
 )
-def test_a_factory_that_cannot_be_traced_is_told_and_probed_blindly(
-    exit_code: int, last_words: str, changes: dict[str, Any], verdict: str, told: str
+def test_a_factory_that_cannot_be_traced_is_reported_and_probed_without_a_prediction(
+    exit_code: int, last_words: str, changes: dict[str, Any], verdict: str, expected: str
 ) -> None:
     cluster = cluster_of()
     traced(cluster, exit_code, last_words, **changes)
     assert cluster.status["trace"]["verdict"] == verdict
     predicted = condition(cluster, "Predicted")
     assert (predicted["status"], predicted["reason"]) == ("False", "NotTraced")
-    assert told in predicted["message"]
+    assert expected in predicted["message"]
     (probe,) = cluster.status["probes"]
     assert probe["predictedBytes"] == 0
     assert "prediction" not in cluster.status
     tuned = condition(cluster, "Tuned")
     assert (tuned["status"], tuned["reason"]) == ("False", "Probing")
-    assert tuned["message"] == "up to 5 probes may be made; the first tells how many 1,000 GPU-seconds pay for"
+    assert tuned["message"] == "up to 5 probes may be made; the first one shows how many 1,000 GPU-seconds pay for"
 
 
 def test_a_length_of_targets_that_an_older_version_took_beside_a_factory_stops_no_probe() -> None:
@@ -154,7 +154,7 @@ def test_a_length_of_targets_that_an_older_version_took_beside_a_factory_stops_n
     assert [probe["predictedBytes"] for probe in cluster.status["probes"]] == [0]
 
 
-def test_what_the_first_probe_measures_is_what_is_predicted_from_then_on() -> None:
+def test_the_first_probes_measurement_becomes_the_prediction() -> None:
     cluster = cluster_of()
     traced(cluster, 2, "it raised")
     for _ in range(2):
@@ -180,7 +180,7 @@ def test_a_trace_that_does_not_end_is_ended() -> None:
     assert [probe["number"] for probe in cluster.status["probes"]] == [1]
 
 
-def test_a_trace_run_that_the_cluster_takes_away_is_made_again_but_not_for_ever() -> None:
+def test_a_disrupted_trace_run_is_repeated_a_limited_number_of_times() -> None:
     cluster = cluster_of()
     for number in range(1, 5):
         cluster.reconcile()
@@ -232,7 +232,7 @@ def test_suspending_ends_the_trace_run_and_resuming_makes_another() -> None:
     assert list(cluster.pods) == ["tiny-trace-2-0"]
 
 
-def test_a_status_of_another_jobs_trace_run_counts_for_nothing() -> None:
+def test_the_trace_run_of_another_job_is_ignored() -> None:
     cluster = cluster_of()
     cluster.status = json.loads(json.dumps({"trace": {"name": "other-trace-1", "number": 1, "verdict": "user-error"}}))
     cluster.reconcile()

@@ -126,7 +126,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("pod", "verdict", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_each_row_of_the_table(pod: PodObservation, verdict: Verdict, words: str) -> None:
+def test_the_table_of_verdicts_holds(pod: PodObservation, verdict: Verdict, words: str) -> None:
     found = verdict_of(pod)
     assert found is not None
     assert found.verdict is verdict
@@ -135,7 +135,7 @@ def test_each_row_of_the_table(pod: PodObservation, verdict: Verdict, words: str
 
 def test_a_refusal_of_the_api_server_is_quoted() -> None:
     refusal = 'pods "a" is forbidden: exceeded quota: gpus'
-    assert conclude(RunObservation((PENDING,), refusal=refusal)) == Conclusion(Verdict.UNSCHEDULABLE, None, refusal)
+    assert conclude(RunObservation((PENDING,), rejection=refusal)) == Conclusion(Verdict.UNSCHEDULABLE, None, refusal)
 
 
 def test_a_run_that_goes_on_has_no_verdict_until_it_is_overdue() -> None:
@@ -146,7 +146,7 @@ def test_a_run_that_goes_on_has_no_verdict_until_it_is_overdue() -> None:
         assert late.verdict is Verdict.HUNG
 
 
-def test_what_the_kubelet_ended_long_after_its_time_has_hung() -> None:
+def test_a_pod_ended_by_its_deadline_has_hung() -> None:
     told = replace(failed(143, "terminated", "SIGTERM"), reason="DeadlineExceeded", message="too long")
     for pod in (told, replace(RUNNING, phase="Failed", reason="DeadlineExceeded", message="too long")):
         late = conclude(RunObservation((pod,), overdue=True))
@@ -154,14 +154,14 @@ def test_what_the_kubelet_ended_long_after_its_time_has_hung() -> None:
 
 
 @pytest.mark.parametrize("pod", [ENDED_WELL, failed(85, "device-oom"), failed(86, "host-oom")])
-def test_what_was_measured_under_another_plan_is_no_measurement(pod: PodObservation) -> None:
+def test_a_peak_under_another_plan_is_no_measurement(pod: PodObservation) -> None:
     other = replace(pod, mismatch="microBatch: 8 applied, 4 planned")
     assert verdict_of(ENDED_WELL if pod is ENDED_WELL else RUNNING, other) == Conclusion(
         Verdict.PLAN_NOT_APPLIED, 1, "microBatch: 8 applied, 4 planned"
     )
 
 
-def test_an_error_of_the_user_stays_one_whatever_was_applied() -> None:
+def test_a_user_error_stays_the_verdict_under_another_applied_plan() -> None:
     pod = replace(failed(1, "error", "KeyError"), mismatch="microBatch")
     assert verdict_of(pod) == Conclusion(Verdict.USER_ERROR, 0, "KeyError")
 
@@ -178,7 +178,7 @@ def test_an_out_of_memory_that_follows_an_nccl_timeout_is_its_echo() -> None:
     assert verdict_of(bogus, timeout) == Conclusion(Verdict.USER_ERROR, 1, "NCCL timeout")
 
 
-def test_a_pod_killed_without_a_word_is_the_cause_of_its_peers_abort() -> None:
+def test_a_pod_killed_without_a_report_is_the_cause_of_its_peers_abort() -> None:
     abort = failed(1, "error", "NCCL: connection reset", order=0)
     killed = replace(failed(137), exit_reason="OOMKilled", finished_at_seconds=54.0)
     lost = replace(RUNNING, node_lost=True)
@@ -186,7 +186,7 @@ def test_a_pod_killed_without_a_word_is_the_cause_of_its_peers_abort() -> None:
     assert verdict_of(abort, lost) == Conclusion(Verdict.DISRUPTED, 1, "its node is lost")
 
 
-def test_what_ended_long_before_is_the_cause() -> None:
+def test_the_pod_that_ended_long_before_is_the_cause() -> None:
     first = failed(1, "error", "KeyError")
     later = replace(failed(85, "device-oom"), finished_at_seconds=61.0)
     assert verdict_of(later, first) == Conclusion(Verdict.USER_ERROR, 1, "KeyError")
@@ -205,7 +205,7 @@ def test_a_rendezvous_that_times_out_because_a_peer_never_started_is_its_echo() 
         assert (found.verdict, found.pod_index) == (verdict, 1)
 
 
-def test_a_command_that_saved_and_ended_well_when_told_to_stop_has_not_succeeded() -> None:
+def test_a_clean_exit_after_sigterm_is_no_success() -> None:
     stopped = replace(ENDED_WELL, report=Report("terminated", message="SIGTERM"), deleting=True)
     assert verdict_of(stopped) == Conclusion(Verdict.DISRUPTED, 0, "SIGTERM")
     assert verdict_of(replace(ENDED_WELL, deleting=True)) == Conclusion(
@@ -263,7 +263,7 @@ runs = st.builds(RunObservation, st.lists(pods, max_size=4).map(tuple), words, s
 def test_everything_that_ended_has_exactly_one_verdict(run: RunObservation) -> None:
     found = conclude(run)
     assert found == conclude(run)
-    over = run.overdue or run.refusal or (run.pods and all(pod.exit_code is not None for pod in run.pods))
+    over = run.overdue or run.rejection or (run.pods and all(pod.exit_code is not None for pod in run.pods))
     if over:
         assert found is not None
     if found is not None:

@@ -66,14 +66,14 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
         (["pending-install"], ["uninstall memtune", "install memtune"]),
     ],
 )
-def test_the_chart_is_installed_afresh_whatever_is_left(demo: Any, states: list[str], asked: list[str]) -> None:
+def test_the_chart_is_installed_afresh_over_any_remains(demo: Any, states: list[str], asked: list[str]) -> None:
     helm = Helm(states)
     demo.helm_python.Config = lambda **_: helm
     demo.install("kubeconfig", {})
     assert helm.asked == [*asked, "close"]
 
 
-def test_what_helm_refuses_is_told(demo: Any) -> None:
+def test_errors_of_helm_are_shown(demo: Any) -> None:
     helm = Helm([], "timed out")
     demo.helm_python.Config = lambda **_: helm
     with pytest.raises(demo.DemoError, match="Helm could not install the chart: timed out"):
@@ -252,7 +252,7 @@ def test_each_ending_is_one_line(
     assert capsys.readouterr().err.splitlines() == [f"demo: {each}" for each in said]
 
 
-def test_a_demo_error_is_told_as_it_is(demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_errors_of_the_demo_are_shown_unchanged(demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr(demo, "demo", raising(demo.DemoError("no room")))
     assert demo.run("kind") == 1
     assert capsys.readouterr().err == "demo: no room\n"

@@ -28,19 +28,19 @@ def requirements(path: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     "lock", ["images/operator", "images/operator-gp", "images/runner", "tools/demo", "tools/demo-local"]
 )
-def test_images_and_the_demo_hold_what_was_tested(lock: str) -> None:
+def test_images_and_the_demo_have_the_tested_versions(lock: str) -> None:
     tested = requirements("tools/dev.lock")
     shipped = requirements(f"{lock}.lock")
     assert {name: tested.get(name) for name in shipped} == shipped
 
 
-def test_the_demo_without_a_cluster_holds_what_a_local_run_imports() -> None:
+def test_the_demo_without_a_cluster_installs_the_imports_of_a_local_run() -> None:
     held = {name.partition("==")[0] for name in requirements("tools/demo-local.lock")}
     assert {"optuna", "pydantic", "pyyaml", "shtab", "sympy"} <= held
     assert {"torch", "deepspeed", "helm-python-sdk"}.isdisjoint(held)
 
 
-def test_the_images_hold_what_they_are_for() -> None:
+def test_each_image_has_only_its_packages() -> None:
     operator, runner = (
         {name.partition("==")[0] for name in requirements(f"images/{i}.lock")} for i in ("operator", "runner")
     )

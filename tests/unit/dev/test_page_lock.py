@@ -12,7 +12,7 @@ PACKAGE: dict[str, Any] = json.loads((SOURCES / "package.json").read_text())
 LOCKED: dict[str, dict[str, Any]] = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
 
 
-def test_what_is_asked_for_is_one_version_each_and_locked() -> None:
+def test_requested_packages_have_one_locked_version_each() -> None:
     asked = {**PACKAGE["dependencies"], **PACKAGE["devDependencies"]}
     assert {name: LOCKED[f"node_modules/{name}"]["version"] for name in asked} == asked
 
@@ -30,7 +30,7 @@ def test_grafanas_packages_are_of_one_release() -> None:
     assert versions == {PACKAGE["dependencies"]["@grafana/ui"]}
 
 
-def test_what_is_optional_is_locked_too() -> None:
+def test_optional_packages_are_locked_too() -> None:
     """`npm ci` rejects a lock without it. A new release may lack packages for most platforms for some days."""
     missing = [
         name

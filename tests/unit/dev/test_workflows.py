@@ -43,7 +43,7 @@ def test_there_are_the_two_workflows() -> None:
 
 
 @pytest.mark.parametrize("workflow", _WORKFLOWS, ids=lambda path: path.name)
-def test_what_a_workflow_runs_is_there(workflow: Path) -> None:
+def test_commands_of_workflows_exist(workflow: Path) -> None:
     commands = "\n".join(step.get("run", "") for job in jobs(workflow).values() for step in job["steps"])
     called = called_targets(commands)
     assert called, "it calls no make target"
@@ -114,7 +114,7 @@ def test_releases_need_the_settings_that_contributing_names() -> None:
 
 
 @pytest.mark.parametrize("template", _TEMPLATES, ids=lambda path: path.name)
-def test_the_templates_name_what_is_there(template: Path) -> None:
+def test_github_templates_name_existing_make_targets(template: Path) -> None:
     text = template.read_text()
     assert set(re.findall(r"`make ([a-z-]+)", text)) - _TARGETS == set()
     if template.suffix == ".yml":

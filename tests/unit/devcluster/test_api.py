@@ -59,7 +59,7 @@ def test_a_watch_that_is_cut_off_is_a_lost_connection(client: Client) -> None:
         list(client.watch("/api/v1/pods", 1))
 
 
-def test_it_is_watched_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_watch_is_restarted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     class EnoughError(Exception):

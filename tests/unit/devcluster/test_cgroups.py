@@ -71,7 +71,7 @@ def test_groups_are_busy_as_long_as_a_process_is_in_one(version_2: Path) -> None
     assert cgroups.are_busy()
 
 
-def test_what_was_made_is_removed(version_2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_created_groups_are_removed(version_2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_hand_down", lambda _: None)
     cgroups.make(Node(1))
     cgroups.remove()

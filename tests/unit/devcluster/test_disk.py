@@ -22,7 +22,7 @@ def two_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "_disk", of)
 
 
-def test_what_goes_to_one_disk_is_added_up() -> None:
+def test_space_on_one_disk_is_added_up() -> None:
     assert [disk.lacking([need]) for need in (CLUSTER, BUILD)] == ["", ""]
     assert disk.lacking([CLUSTER, BUILD]) == (
         "the disk of /state/of/it has 10.0 GiB free, and this needs 12 GiB: the cluster (4 GiB) and "
@@ -30,7 +30,7 @@ def test_what_goes_to_one_disk_is_added_up() -> None:
     )
 
 
-def test_what_goes_to_two_disks_is_not() -> None:
+def test_space_on_two_disks_is_not_added_up() -> None:
     assert disk.lacking([BUILD, IMAGE]) == (
         "the disk of /var/images has 4.0 GiB free, and this needs 5 GiB: the image of runner (5 GiB); "
         "free some space there"

@@ -30,5 +30,5 @@ BEFORE = {(1, 1), (40, 30), (140, 40)}
         pytest.param(141, "etcd", False, id="one that has ended meanwhile"),
     ],
 )
-def test_whose_a_process_is(pid: int, name: str, ours: bool) -> None:
+def test_the_owner_of_a_process_is_found(pid: int, name: str, ours: bool) -> None:
     assert is_ours(pid, name, {SUPERVISOR}, PROCESSES, BEFORE) is ours

@@ -42,7 +42,7 @@ def test_modules_that_were_not_loaded_before_are_unloaded(commands: list[str]) -
     assert commands == ["modprobe --all br_netfilter overlay", "rmmod br_netfilter"]
 
 
-def test_a_kernel_that_does_not_take_the_module_is_told(commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_the_module_is_reported(commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "run", lambda argv: commands.append(" ".join(argv)))
     with pytest.raises(ClusterError, match=r"the kernel has no br_netfilter, .* load that module"):
         machine.load_modules()
@@ -137,7 +137,7 @@ def test_a_suitable_machine_can_run_it() -> None:
 
 
 @pytest.mark.usefixtures("suitable")
-def test_root_that_may_make_no_namespaces_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_without_the_right_to_namespaces_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(argv: Sequence[str]) -> str:
         assert argv[0] == "unshare"
         raise ClusterError("unshare: unshare failed: Operation not permitted")
@@ -149,7 +149,7 @@ def test_root_that_may_make_no_namespaces_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("suitable")
-def test_another_architecture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_architecture_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert machine.reason_it_cannot_run() == "devcluster makes images for x86_64 alone, and this machine is aarch64"
 

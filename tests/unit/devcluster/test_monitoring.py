@@ -53,7 +53,7 @@ def test_a_pod_without_an_address_or_a_port_is_no_target() -> None:
     assert describe([pod(status={"phase": "Pending"}), silent]) == []
 
 
-def test_a_pod_of_nobody_without_labels_is_described_all_the_same() -> None:
+def test_a_pod_without_owner_and_labels_is_described() -> None:
     (target,) = describe([pod(metadata={"name": "lone", "namespace": "lab"})])
     assert not [name for name in target["labels"] if "controller" in name or "_label_" in name]
 
@@ -68,7 +68,7 @@ def test_the_shipped_configuration_is_used_with_targets_from_a_file(
     assert settings.read_text().count(f"files: [{TARGETS}]") == 2
 
 
-def test_a_configuration_that_has_changed_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_configuration_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = tmp_path / "prometheus.yaml"
     shipped.write_text("scrape_configs: []\n")
     monkeypatch.setattr(prometheus, "_SHIPPED", shipped)

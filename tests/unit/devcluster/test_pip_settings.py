@@ -40,6 +40,6 @@ def test_local_paths_are_found_and_an_index_brings_the_files_beside_it() -> None
     assert local_paths({"index-url": "file:///simple"}) == [Path("/simple")]
 
 
-def test_pip_reads_what_is_written() -> None:
+def test_pip_reads_the_written_settings() -> None:
     lent = settings([MACHINE, USER], {})
     assert settings([pip_conf(lent)], {}) == lent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memtune.gpus.gpu import GPUS, chip_of
-from memtune_cli.commands.emulate import _page, _untried
+from memtune_cli.views.emulate_page import _untried, page_of_command
 from memtune_cli.views.screen import Screen
 from memtune_runner.command.command import parse
 from memtune_runner.emulated import installed
@@ -55,13 +55,13 @@ def test_a_node_has_the_gpus_that_the_environment_names(visible: str, gpus: int)
     assert named_gpus(visible) == gpus
 
 
-def test_a_rank_is_told_its_place_on_its_node() -> None:
+def test_a_rank_has_its_local_rank() -> None:
     told = RankPosition(11, 16, 8).variables()
     assert (told["RANK"], told["LOCAL_RANK"], told["GROUP_RANK"]) == ("11", "3", "1")
     assert (told["WORLD_SIZE"], told["LOCAL_WORLD_SIZE"]) == ("16", "8")
 
 
-def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator() -> None:
+def test_the_page_of_a_command_has_memory_inside_and_outside_the_allocator() -> None:
     of_gpu = {"5": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30}}
     result = {
         "gpu": {"name": "h100-80gb", "product": "NVIDIA H100 80GB HBM3", "usableBytes": 80 << 30},
@@ -81,7 +81,7 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
         },
     }  # fmt: skip
     screen = Screen(100, colours=False, unicode=True)
-    shown = "\n".join(_page(screen, result))
+    shown = "\n".join(page_of_command(screen, result))
     assert "emulated, rank 5 of 8\n" in shown
     assert re.search(r"reserved +12\.00 GiB\n", shown)
     parts = r"context 500 MiB \(give or take 40%\), nccl 1\.00 GiB \(give or take 60%\)"
@@ -91,13 +91,13 @@ def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator()
     assert "Processes that it started (1) took up to 3.00 GiB of GPU 5, with their contexts.\n" in shown
     assert "All together took 14.00 GiB at one time, and may take 15.00 GiB on a real GPU" in shown
     of_gpu["6"] = {"allocated": 5 << 20, "active": 6 << 20, "reserved": 8 << 20}
-    shown = "\n".join(_page(screen, {**result, "ranks": 1}))
+    shown = "\n".join(page_of_command(screen, {**result, "ranks": 1}))
     assert "emulated, 8 GPUs\n" in shown
-    assert "took up to 3.00 GiB of GPU 5" in "\n".join(_page(screen, {**result, "measured": None}))
+    assert "took up to 3.00 GiB of GPU 5" in "\n".join(page_of_command(screen, {**result, "measured": None}))
     assert re.search(r"  GPU +allocated +active +reserved\n  5 +10.00 GiB .*\n  6 +5 MiB +6 MiB +8 MiB\n", shown)
 
 
-def test_a_launcher_that_would_look_at_the_machine_has_to_be_told() -> None:
+def test_a_launcher_that_counts_gpus_by_itself_needs_a_number() -> None:
     words = ["torchrun", "--nproc-per-node", "gpu", "train.py"]
     with pytest.raises(EmulationError, match="give --ranks"):
         of_command(parse(words), words)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decided import condition, die, last, probed
+from cluster_situations import condition, die, last, probed
 from small_jobs import make_job, template
 
 from memtune.api.job import Job
@@ -25,7 +25,7 @@ from memtune_cli.views.job_page import page
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.report_page import html_page
 from memtune_cli.views.screen import Screen
-from memtune_operator.local.backend import refusal_of
+from memtune_operator.local.backend import blocker_of
 from memtune_operator.local.checkpoints import checkpoint_path
 from memtune_operator.pods import variables
 from memtune_runner.command.command import parse
@@ -52,7 +52,7 @@ def job_view_of(cluster: Any) -> JobView:
     return JobView("tiny", "default", restore(cluster.job, read_status(cluster.status)), cluster.job)
 
 
-def test_its_speed_is_the_predicted_one_whatever_the_reports_say() -> None:
+def test_an_emulated_jobs_speed_is_the_predicted_one() -> None:
     cluster = probed(job(), device=Device.EMULATED, tokens_per_second=1.0, step_seconds=900.0)
     probes = cluster.status["probes"]
     assert not any(probe["tokensPerSecond"] or probe["stepSeconds"] for probe in probes)
@@ -91,7 +91,7 @@ def test_every_record_and_every_sentence_says_that_it_is_emulated() -> None:
     assert "Run on an emulated GPU" in html_page(view, [], [], [], cluster.now)
 
 
-def test_the_process_is_told_which_gpu_of_which_size() -> None:
+def test_the_process_has_the_name_and_size_of_its_gpu() -> None:
     found = variables.of_pod(job(nodes=2, gpusPerNode=4), RUN, 0, "/dev/termination-log")
     assert found[environment.DEVICE] == "emulated"
     assert (found[environment.GPU_NAME], found[environment.GPU_MEMORY_BYTES]) == ("h100-80gb", str(8 * GIB))
@@ -101,13 +101,13 @@ def test_the_process_is_told_which_gpu_of_which_size() -> None:
     assert (half[environment.GPU_MEMORY_BYTES], half[environment.MEMORY_SHARE]) == (str(4 * GIB), "")
 
 
-def test_a_rehearsal_takes_memory_away_from_what_the_gpu_has() -> None:
+def test_a_rehearsal_reduces_the_gpus_memory() -> None:
     found = variables.of_pod(job(shrink={"afterStep": 3, "by": "25%"}), RUN, 0, "")
     assert found[environment.SHRINK] == f"3:{6 * GIB}"
 
 
 def test_one_pod_stands_for_all_nodes() -> None:
-    assert refusal_of(job(nodes=2)) is None
+    assert blocker_of(job(nodes=2)) is None
     resources = job(nodes=2, gpusPerNode=4).spec.resources
     assert (resources.pods, resources.gpus_per_pod) == (1, 8)
     own = make_job(nodes=2).spec.resources
@@ -115,12 +115,12 @@ def test_one_pod_stands_for_all_nodes() -> None:
 
 
 def test_a_product_that_nobody_knows_is_refused() -> None:
-    unknown = refusal_of(job(gpuProduct="NVIDIA-H900"))
+    unknown = blocker_of(job(gpuProduct="NVIDIA-H900"))
     assert unknown is not None
     assert "gpuProduct: NVIDIA-H900 is unknown" in unknown.message
 
 
-def test_what_it_saves_is_never_where_a_real_training_looks(tmp_path: Path) -> None:
+def test_emulated_checkpoints_are_outside_the_directory_of_real_ones(tmp_path: Path) -> None:
     own = make_job(checkpoint={"path": str(tmp_path / "own")}, template=template())
     emulated = own.model_copy(update={"spec": own.spec.model_copy(update={"resources": job().spec.resources})})
     assert checkpoint_path(own, tmp_path) == str(tmp_path / "own")
@@ -273,7 +273,7 @@ def test_each_gpu_has_peaks_and_a_phase_has_those_of_the_fullest(torch: Any) -> 
     assert native._cuda_memoryStats(1)["allocated_bytes"]["all"]["peak"] == 20
 
 
-def test_the_log_says_what_an_emulated_run_is_worth() -> None:
+def test_the_log_explains_the_limits_of_an_emulated_run() -> None:
     measured = {
         "values": [
             {"file": "a.py", "line": 3, "value": "made up", "sizes": False, "times": 2},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memtune_runner.emulated.history import KINDS, Change, _last_step, told
+from memtune_runner.emulated.history import KINDS, Change, _last_step, peak_history
 
 USER = {"filename": "/home/me/train.py", "line": 7, "name": "<module>"}
 LIBRARY = {"filename": "/x/site-packages/transformers/models/llama.py", "line": 40, "name": "forward"}
@@ -41,7 +41,7 @@ EVENTS = [alloc(5, 1, 100, TORCH, USER), *step(10), *step(50)]
 
 
 def test_the_largest_are_those_that_lived_when_most_did() -> None:
-    found = told(EVENTS, CHANGES)
+    found = peak_history(EVENTS, CHANGES)
     assert (found["tensorBytes"], found["phase"], found["isWhole"]) == (180, "backward", True)
     assert found["largest"] == [
         {"line": "/home/me/train.py:7", "within": "", "phase": "init", "tensors": 1, "bytes": 100},
@@ -57,7 +57,7 @@ def test_the_largest_are_those_that_lived_when_most_did() -> None:
 
 
 def test_the_step_is_the_last_whole_one_and_a_save_is_no_part_of_it() -> None:
-    found = told(EVENTS, CHANGES)["step"]
+    found = peak_history(EVENTS, CHANGES)["step"]
     assert found["kinds"] == list(KINDS)
     of = {name: [point[KINDS.index(name)] for point in found["points"]] for name in ("init", "forward", "backward")}
     assert of == {"init": [100] * 4, "forward": [50, 50, 0, 0], "backward": [0, 30, 30, 0]}
@@ -69,21 +69,21 @@ def test_the_step_is_the_last_whole_one_and_a_save_is_no_part_of_it() -> None:
 
 
 def test_a_gpu_on_which_nothing_comes_or_goes_is_level_in_a_step() -> None:
-    found = told([alloc(5, 1, 100, TORCH, USER)], CHANGES)["step"]
+    found = peak_history([alloc(5, 1, 100, TORCH, USER)], CHANGES)["step"]
     assert [sum(point) for point in found["points"]] == [100]
     assert {mark["point"] for mark in found["marks"]} == {0}
 
 
 def test_a_long_step_is_thinned_to_its_highest_points() -> None:
     many = [each for n in range(4000) for each in (alloc(15, 9, n, USER), free(15, 9, n))]
-    points = told([*many, *step(10)], CHANGES[:4])["step"]["points"]
+    points = peak_history([*many, *step(10)], CHANGES[:4])["step"]["points"]
     assert len(points) <= 1600
     assert max(map(sum, points)) == 3999
 
 
 def test_a_history_without_its_beginning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memtune_runner.emulated.history.MOST_EVENTS", 3)
-    assert told(EVENTS, CHANGES)["isWhole"] is False
+    assert peak_history(EVENTS, CHANGES)["isWhole"] is False
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_a_step_ends_with_the_optimizer_after_a_backward_pass(phases: str, found
     assert _last_step(phases.split()) == found
 
 
-def test_nothing_is_told_of_nothing() -> None:
-    found = told([], [Change(1, "init")])
+def test_an_empty_history_has_no_page() -> None:
+    found = peak_history([], [Change(1, "init")])
     assert (found["tensorBytes"], found["largest"], found["step"]) == (0, [], None)

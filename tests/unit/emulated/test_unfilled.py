@@ -21,7 +21,7 @@ class _Tensor:
         return self._storage
 
 
-def test_what_was_not_filled_counts_while_it_lives_beside_what_the_process_has() -> None:
+def test_unfilled_memory_counts_while_it_lives() -> None:
     resident_bytes = 100
     unfilled = Unfilled(lambda: resident_bytes)
     first, second = _Storage(1000), _Storage(500)
@@ -37,7 +37,7 @@ def test_what_was_not_filled_counts_while_it_lives_beside_what_the_process_has()
     assert not unfilled
 
 
-def test_what_is_written_counts_no_more_but_a_row_of_it_does_not_matter() -> None:
+def test_writing_to_unfilled_memory_ends_its_count_unless_only_a_row() -> None:
     unfilled = Unfilled(lambda: 0)
     storage = _Storage(1000)
     whole, row = _Tensor(storage, 1000), _Tensor(storage, 10)

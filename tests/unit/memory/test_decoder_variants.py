@@ -61,7 +61,9 @@ def test_a_shorter_target_by_hand() -> None:
     factor = DEFAULT_CONSTANTS.activation_factor
     encoder, decoder = factor * layer * 1024 * 2, factor * layer * 256 * 2
     crossing = factor * ((256 + 256 + 16) * 256 + 256 * 1024) * 2
-    assert _total(_terms(128), "activations") == pytest.approx(encoder + decoder + crossing + 128 * 1024)
+    # The decoder's last norm keeps its input, and the head its own.
+    last_norm = (2 * 64 + 2 * 64) * 256
+    assert _total(_terms(128), "activations") == pytest.approx(encoder + decoder + crossing + 128 * 1024 + last_norm)
 
 
 def test_logits_are_those_of_the_targets() -> None:
@@ -94,7 +96,7 @@ def test_the_longer_stack_has_the_most_scores(target: int) -> None:
     assert found == 1536 * 2 * longest + 8 * 4 * 2 * longest**2
 
 
-def test_generation_caches_the_targets_and_what_each_crosses_to() -> None:
+def test_generation_caches_targets_and_cross_attention() -> None:
     def cached(target: int, sequence_tokens: int = 0) -> float:
         generating = Evaluation(2, generates=True, sequence_tokens=sequence_tokens)
         return _evaluated(generating, target) - _evaluated(Evaluation(2), target)

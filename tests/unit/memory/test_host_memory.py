@@ -50,7 +50,7 @@ def test_optimizer_offload_pins_masters_gradients_and_a_transfer_buffer() -> Non
     assert found["offloaded optimizer"] == 8 * ((2 + 2 + 1) * GIB + 8 * 421_150_976)
 
 
-def test_what_is_offloaded_is_the_part_that_no_other_plan_has() -> None:
+def test_offloaded_states_are_the_only_difference_in_host_memory() -> None:
     assert offloaded_bytes(EIGHT, Plan.parse("bf16-z2-sel-mb2x4")) == 0
     for offload in ("oopt", "oparam", "onvme"):
         plan = Plan.parse(f"bf16-z3-sel-mb2x4-{offload}")
@@ -85,7 +85,7 @@ def test_fsdp_and_nvme_keep_their_own_buffers() -> None:
     assert found["nvme buffers"] == 8 * (16 * GIB + 1_000_000_000)
 
 
-def test_muon_offloads_two_moments_of_what_is_outside_of_the_blocks() -> None:
+def test_muon_offloads_two_moments_of_weights_outside_the_blocks() -> None:
     found = terms(host_memory(EIGHT, Plan.parse("bf16-fsdp-sel-mb2x4-muon-oparam")))
     # Embedding and head of 32,000 x 4,096 and the last norm, 4,096; one moment, of fp32, of each other weight.
     outside = (2 * 32_000 * 4096 + 4096) // 8
@@ -105,7 +105,7 @@ def test_offloaded_activations_are_pinned() -> None:
     assert terms(memory)["offloaded activations"] == 8 * 16 * GIB
 
 
-def test_an_adapter_offloads_only_what_learns() -> None:
+def test_an_adapter_offloads_only_trained_weights() -> None:
     adapter = Adapter(rank=16, targets=("q_proj", "v_proj"))
     learning = adapter_parameters(LLAMA_2_7B, adapter)
     assert learning == 32 * 2 * 16 * (4096 + 4096)

@@ -105,7 +105,7 @@ def test_expandable_segments_reserve_less() -> None:
     assert expandable.allocated == plain.allocated
 
 
-def test_what_is_counted_is_surer_than_what_is_estimated() -> None:
+def test_counted_components_are_surer_than_estimated_ones() -> None:
     # Mostly states with full checkpointing, mostly activations without.
     counted, estimated = (COMPONENTS.predict(Plan.parse(f"bf16-z0-{mode}x1")) for mode in ("full-mb1", "none-mb16"))
     assert counted.allocated.width < 1.15 < 1.3 < estimated.allocated.width

@@ -85,7 +85,7 @@ def test_the_trace_peaks_where_the_terms_do(text: str) -> None:
     assert active == pytest.approx(PREDICTOR.predict(Plan.parse(text)).active.expected, rel=0.1)
 
 
-def test_a_trace_frees_what_a_step_makes() -> None:
+def test_a_trace_frees_all_memory_of_a_step() -> None:
     events = trace_of("bf16-fsdp-none-mb4x2")
     left = {e.tensor: e.size_bytes for e in events if e.action == "alloc"}
     for event in events:
@@ -106,7 +106,7 @@ def test_packing_by_hand() -> None:
     assert packing(events, AllocatorSettings(max_split_size_bytes=128 * MIB)) == 1.0
 
 
-def test_max_split_size_moves_what_is_reserved_as_the_replay_says() -> None:
+def test_max_split_size_changes_reserved_memory_as_in_the_replay() -> None:
     plan = Plan.parse("bf16-z2-none-mb2x4")
     limited = replace(plan, max_split_size_mib=32)
     before, after = PREDICTOR.predict(plan), PREDICTOR.predict(limited)
@@ -121,7 +121,7 @@ def test_max_split_size_moves_what_is_reserved_as_the_replay_says() -> None:
 
 @pytest.mark.parametrize("checkpointing", CHECKPOINTINGS)
 @pytest.mark.parametrize("rest", ["z3-none-mb1x8", "fsdp-none-mb8x1", "ddp-none-mb4x2"])
-def test_attention_leaves_nothing_to_search(rest: str, checkpointing: Checkpointing) -> None:
+def test_attention_kernels_are_ordered_by_memory_and_speed(rest: str, checkpointing: Checkpointing) -> None:
     plan = replace(Plan.parse(f"bf16-{rest}"), checkpointing=checkpointing)
     flash, sdpa, eager = (PREDICTOR.predict(replace(plan, attention=each)) for each in Attention)
     assert flash.device.expected <= sdpa.device.expected <= eager.device.expected

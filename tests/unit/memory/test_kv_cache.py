@@ -54,13 +54,13 @@ def test_a_cache_that_does_not_fit_says_how_many_sequences_do() -> None:
     assert kv_budget(LLAMA_2_7B, Generation(1, 4096), free_bytes=-GIB).fitting_sequences == 0
 
 
-def test_the_optimizer_gets_what_weights_and_cache_leave() -> None:
+def test_the_optimizer_gets_the_memory_left_by_weights_and_cache() -> None:
     # 79 GiB less 15 GiB of weights less 16 sequences x 2 GiB.
     assert kv_budget(LLAMA_2_7B, Generation(16, 4096), free_bytes=(79 - 15) * GIB).left_bytes == 32 * GIB
     assert kv_budget(LLAMA_2_7B, Generation(40, 4096), free_bytes=(79 - 15) * GIB).left_bytes == -16 * GIB
 
 
-def test_an_encoder_decoder_caches_what_it_reads_too() -> None:
+def test_an_encoder_decoder_caches_cross_attention_too() -> None:
     # 2 x 6 x 8 x 64 x 2 B = 12 KiB a token; 100 tokens are 7 pages, 512 source tokens 32.
     budget = kv_budget(T5_LIKE, Generation(sequences=2, tokens=100, source_tokens=512), free_bytes=GIB)
     assert budget.token_bytes == 12 * KIB
@@ -74,7 +74,7 @@ def test_an_evaluation_that_says_no_more_generates_its_batch() -> None:
     assert told.generation(1000).cached_tokens == 32 * 2 * 64
 
 
-def test_what_cannot_generate_is_refused() -> None:
+def test_a_model_that_cannot_generate_has_no_kv_cache() -> None:
     with pytest.raises(ValueError, match="llama-3-8b is no decoder"):
         token_bytes(replace(LLAMA_3_8B, kind=Kind.ENCODER))
     with pytest.raises(ValueError, match="page_tokens is 0; it must be above 0"):

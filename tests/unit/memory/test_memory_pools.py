@@ -99,9 +99,9 @@ def test_a_run_of_megabytes_reserves_segments_of_which_most_is_unused() -> None:
     assert found.reserved.lower > found.allocated.upper
 
 
-def test_of_a_traced_model_nothing_is_added_to_its_replay() -> None:
+def test_a_traced_model_adds_nothing_to_its_replay() -> None:
     model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb16x1")
-    found = Predictor(replace(WORKLOAD, architecture=model, global_batch=16)).predict(plan)
+    found = Predictor(replace(WORKLOAD, model=model, global_batch=16)).predict(plan)
     packing = replays_of(model).footprint(plan, 1, 1).packing
     assert found.reserved.expected == pytest.approx(found.allocated.expected * packing)
 
@@ -127,7 +127,7 @@ def test_varying_lengths_keep_a_multiple_of_the_logits_unless_segments_expand() 
 
 
 def test_a_model_whose_tensors_are_all_small_has_no_large_segment() -> None:
-    smaller = replace(WORKLOAD, architecture=replace(TINY, layers=1, vocab_size=128))
+    smaller = replace(WORKLOAD, model=replace(TINY, layers=1, vocab_size=128))
     found = Predictor(smaller).predict(PLAN)
     assert found.reserved.expected == pytest.approx(found.allocated.expected + 1.5 * MIB)
 
@@ -144,7 +144,7 @@ def test_a_model_whose_tensors_are_all_small_has_no_large_segment() -> None:
         (LLAMA, 128, ALL_AT_ONCE, 116, 180),
     ],
 )
-def test_what_a_small_model_was_measured_to_reserve_is_within_its_interval(
+def test_measured_reserved_memory_of_a_small_model_is_within_its_interval(
     model: Architecture, length: int, plan: str, virtual: int, emulated: int
 ) -> None:
     """In MiB: of a virtual GPU, and of an emulated H100 with torch 2.13."""
@@ -192,9 +192,9 @@ def test_a_traced_model_without_a_reducer_has_no_second_copy_of_the_gradients_ei
     assert names[0] - names[1] == {"buckets"}
 
 
-def test_a_tensor_that_nobody_told_of_may_need_one_more_segment_of_each_pool() -> None:
+def test_an_unknown_tensor_may_need_one_more_segment_of_each_pool() -> None:
     model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb16x1")
-    found = Predictor(replace(WORKLOAD, architecture=model, global_batch=16)).predict(plan)
+    found = Predictor(replace(WORKLOAD, model=model, global_batch=16)).predict(plan)
     assert found.reserved.upper > found.reserved.expected + 20 * MIB
 
 
@@ -229,7 +229,7 @@ def _terms() -> list[Term]:
 PACKED = Packing(0.1, 0.5, 0.2, 0.0, 0.0, 0.4)
 
 
-def test_what_other_phases_have_more_is_cached_in_part_by_hand() -> None:
+def test_memory_of_larger_phases_is_partly_cached_by_hand() -> None:
     recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
     constants = replace(DEFAULT_CONSTANTS, rounding=0.0, job_width=0.0)
     sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, PACKED, PACKED)
@@ -265,7 +265,7 @@ def test_what_other_phases_have_more_is_cached_in_part_by_hand() -> None:
         ("bf16-ddp-full-mb1x1-exp", 8, "expandable, whole"),
     ],
 )
-def test_who_gathers_or_reduces_says_how_tensors_are_packed(plan: str, gpus: int, name: str) -> None:
+def test_the_backend_that_gathers_or_reduces_decides_the_packing(plan: str, gpus: int, name: str) -> None:
     shape, workload = shape_of(TINY, None), Workload(TINY, find("h100-80gb"), 64, 64, gpus_per_node=gpus)
     assert packing_class(shape, lower(workload, Plan.parse(plan))) == name
     adapted = shape_of(TINY, Adapter(8, ("q_proj",)))
@@ -300,7 +300,7 @@ def test_flat_gradients_of_a_step_come_on_top() -> None:
         ("bf16-fsdp-full-mb8x1-exp", 1, 21.06, 25.81),
     ],
 )
-def test_what_an_emulated_gpu_reserved_of_a_model_of_a_billion(
+def test_a_model_of_a_billion_reserves_the_memory_of_an_emulated_gpu(
     plan: str, gpus: int, allocated: float, reserved: float
 ) -> None:
     """In GiB, of an emulated H200 with torch 2.13 and DeepSpeed 0.19.8; 2,048 tokens, rank 0."""
@@ -335,7 +335,7 @@ def test_how_full_the_segments_of_one_plan_are_says_nothing_of_another() -> None
 def test_a_measured_plan_makes_no_other_surer_than_packing_allows() -> None:
     """Otherwise one emulated run leaves every sixth of the model's other plans above the narrowed bound."""
     workload, seen = Workload(TINY, find("h100-80gb"), 64, 64), Plan.parse("bf16-z3-none-mb1x8")
-    large = replace(workload, architecture=replace(TINY, hidden_size=2048, layers=22, ffn_size=5632), gpus_per_node=8)
+    large = replace(workload, model=replace(TINY, hidden_size=2048, layers=22, ffn_size=5632), gpus_per_node=8)
     plain = Predictor(large)
     before = plain.predict(seen)
     measured = Measurement(seen, int(before.allocated.expected), int(before.reserved.expected))
@@ -361,7 +361,7 @@ def test_a_model_that_nothing_wraps_is_packed_in_a_way_of_its_own() -> None:
         assert packing_class(shape_of(TINY, None), recipe) == name
 
 
-def test_the_loss_requests_anew_what_gradients_and_moments_were_cut_from_by_hand() -> None:
+def test_memory_split_for_gradients_and_moments_is_requested_again_by_the_loss() -> None:
     blocks = LossBlocks(wide=400.0, idle=200.0, inside=50.0 * MIB)
     cut = Cut((100.0, 300.0), ((200.0, 0.0),), (500.0, 0.0), (0.0, 1200.0), 32.0 * MIB, blocks)
     # 100 + 300 + 200 bytes at the first loss. Beyond the 200 of its logits, 300 are cut from wide tensors of 400, the

@@ -1,11 +1,14 @@
 """What optimizers keep and allocate, by hand and beside an emulated GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from memtune.gpus.gpu import find
 from memtune.memory.formulas.recipe import is_narrow
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import STEP
+from memtune.memory.host_memory import offloaded_bytes
 from memtune.memory.optimizer_bytes import BYTES, optimizer_bytes
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed import pace_of
@@ -51,7 +54,7 @@ HALF = from_facts(
         ("SGD without momentum", 0),
     ],
 )
-def test_bytes_of_states_by_name(name: str, states: float) -> None:
+def test_optimizer_names_give_their_state_bytes(name: str, states: float) -> None:
     found = optimizer_bytes(name)
     assert found is not None
     assert found.states == states
@@ -94,19 +97,46 @@ def test_only_states_with_scales_are_narrow() -> None:
         ("fp32-ddp-none-mb1x64-muon-foreach", 4 * (2 * 131_072 + 64)),  # AdamW's, after Muon's
     ],
 )
-def test_what_a_step_makes_by_hand(plan: str, transients: float) -> None:
+def test_memory_of_an_optimizer_step_by_hand(plan: str, transients: float) -> None:
     terms = Predictor(Workload(TINY, find("h100-80gb"), 64, 64)).explain(Plan.parse(plan))
     assert sum(term.bytes for term in terms if term.name == "step transients" and STEP in term.phases) == transients
 
 
-def test_muon_reads_and_writes_two_moments_of_what_is_no_matrix_of_a_block() -> None:
+@pytest.mark.parametrize(
+    ("plan", "with_momentum", "without"),
+    [
+        ("fp32-ddp-none-mb1x64-sgd", 4 * 631_872, 0),
+        ("fp32-ddp-none-mb1x64", 8 * 631_872, 8 * 631_872),
+        ("fp32-z2-none-mb1x8-sgd", 4 * 631_872 / 8, 0),
+    ],
+)
+def test_sgd_without_momentum_keeps_no_states(plan: str, with_momentum: float, without: float) -> None:
+    workload = Workload(TINY, H100, 64, 64, gpus_per_node=1 if "ddp" in plan else 8)
+    for each, expected in ((workload, with_momentum), (replace(workload, plain_sgd=True), without)):
+        terms = Predictor(each).explain(Plan.parse(plan))
+        assert sum(term.bytes for term in terms if term.name == "optimizer states") == expected
+
+
+def test_sgd_without_momentum_offloads_and_touches_no_states() -> None:
+    plan = Plan.parse("bf16-z2-none-mb1x8-sgd-oopt")
+    momentum = Workload(TINY, H100, 64, 64, gpus_per_node=8)
+    plain = replace(momentum, plain_sgd=True)
+    # On each of 8 ranks, 4 bytes of an eighth of 631,872 parameters.
+    assert offloaded_bytes(momentum, plan) - offloaded_bytes(plain, plan) == 8 * 4 * 631_872 // 8
+    steps = [
+        pace_of(each, shape_of(TINY, None), Plan.parse("fp32-ddp-none-mb1x8-sgd")).step for each in (momentum, plain)
+    ]
+    assert (steps[0] - steps[1]) * H100.memory_bytes_per_second == pytest.approx(2 * 4 * 631_872)
+
+
+def test_muon_moves_two_moments_of_weights_outside_block_matrices() -> None:
     step = pace_of(Workload(TINY, H100, 64, 64), shape_of(TINY, None), Plan.parse("fp32-ddp-none-mb1x64-muon")).step
     # Weights and gradients are 12 bytes in a step, each moment 8; Muon's products are taken to be two more passes.
     bytes_read = 3 * ((2 * 4 + 12) * 631_872 + 2 * 4 * (2 * 131_072 + 64))
     assert step == pytest.approx(bytes_read / H100.memory_bytes_per_second)
 
 
-def test_muon_has_two_moments_of_what_is_no_matrix_of_a_block() -> None:
+def test_muon_has_two_moments_of_weights_outside_block_matrices() -> None:
     terms = Predictor(Workload(TINY, find("h100-80gb"), 64, 64)).explain(Plan.parse("fp32-ddp-none-mb1x64-muon"))
     states = sum(term.bytes for term in terms if term.name == "optimizer states")
     assert states == 4 * 631_872 + 4 * (2 * 131_072 + 64)
@@ -116,7 +146,7 @@ def test_muon_has_two_moments_of_what_is_no_matrix_of_a_block() -> None:
     ("optimizer", "emulated"),
     [("", 9.7825), ("-sgd", 7.8679), ("-lion", 7.8914), ("-muon", 8.1952), ("-adafactor", 5.9766)],
 )
-def test_what_an_emulated_gpu_allocated_with_each_optimizer(optimizer: str, emulated: float) -> None:
+def test_each_optimizer_allocates_the_memory_of_an_emulated_gpu(optimizer: str, emulated: float) -> None:
     """In GB, of an emulated H200 with torch 2.13: full checkpointing of one row of 2,048 tokens, DDP on one rank."""
     workload = Workload(HALF, find("h200-141gb"), 1, 2048, fake_ranks=True)
     found = Predictor(workload).predict(Plan.parse(f"bf16-ddp-full-mb1x1{optimizer}"))

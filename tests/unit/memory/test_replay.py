@@ -30,7 +30,7 @@ def test_without_checkpointing_every_save_is_there_when_the_backward_begins() ->
     assert peak(f"fp32-ddp-none-mb{rows}x1") == expected
 
 
-def test_a_larger_micro_batch_changes_what_belongs_to_rows_alone() -> None:
+def test_a_larger_micro_batch_changes_only_memory_of_rows() -> None:
     grown = peak("fp32-ddp-none-mb32x1") - peak("fp32-ddp-none-mb16x1")
     assert grown == 16 * (TOKENS + BLOCKS * (HIDDEN + INNER) + HIDDEN + INNER)
 
@@ -71,7 +71,7 @@ def test_foreach_makes_the_square_roots_of_all_moments_at_once() -> None:
     assert tape.phases["step"].requested - fused.phases["step"].requested == GRADIENTS - scalars
 
 
-def test_foreach_of_muon_makes_the_square_roots_of_what_adamw_steps() -> None:
+def test_foreach_muon_makes_square_roots_only_for_its_adamw_weights() -> None:
     block, embedding, norm = Piece(600, 20, is_in_block=True), Piece(500, 50, is_in_block=False), Piece(7, 7, True)
     muon = [2400, 1200, 1200, 1200]
     for plan, made in (("fp32-ddp-none-mb1x1-muon", muon), ("fp32-ddp-none-mb1x1-muon-foreach", [*muon, 2000, 28])):
@@ -133,7 +133,7 @@ def test_phases_and_limits() -> None:
     assert not replayer.replay(plan, replayed.peak.reserved // 2).fits
 
 
-def test_a_script_shared_by_plans_is_what_a_fresh_one_is() -> None:
+def test_a_shared_replay_equals_a_fresh_one() -> None:
     shared = Replayer(small_trace())
     plans = [Plan.parse(f"fp32-ddp-{mode}-mb{rows}x2") for mode in ("none", "full", "every3") for rows in (1, 3, 8)]
     assert [shared.replay(plan) for plan in plans] == [Replayer(small_trace()).replay(plan) for plan in plans]

@@ -76,7 +76,7 @@ def test_a_slow_probe_of_an_opened_knob_leaves_the_plans_with_its_other_choice(s
     assert errors.factor(alike, parts).expected > errors.factor(SHARDED, parts).expected * 1.04
 
 
-def test_a_slow_optimizer_is_slow_by_what_its_step_takes() -> None:
+def test_a_slow_optimizer_adds_the_time_of_its_step() -> None:
     def stepping(share: float) -> dict[str, float]:
         return {**COMPUTE, "compute": 1 - share, "step": share}
 
@@ -117,7 +117,7 @@ def test_a_slow_optimizer_is_not_taken_for_a_slow_reduction_nor_moves_plans_of_a
         assert low < truth(plan) / sum(parts(plan).values()) < high
 
 
-def test_a_slow_link_slows_plans_by_what_they_send() -> None:
+def test_a_slow_link_slows_plans_by_the_bytes_they_send() -> None:
     def sending(share: float) -> dict[str, float]:
         return {**COMPUTE, "compute": 1 - share, "links": share}
 
@@ -127,7 +127,7 @@ def test_a_slow_link_slows_plans_by_what_they_send() -> None:
     assert much > 1.3
 
 
-def test_measurements_that_differ_more_than_expected_widen_what_is_said_of_others() -> None:
+def test_contradicting_measurements_widen_the_speed_of_other_plans() -> None:
     plans = [PLAIN.with_micro_batch(size) for size in (1, 2, 4, 8)]
     alike = SpeedErrors([timed(plan, 1.0) for plan in plans])
     apart = SpeedErrors([timed(plan, factor) for plan, factor in zip(plans, (1.0, 1.3, 0.8, 1.2), strict=True)])

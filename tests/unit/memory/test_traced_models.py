@@ -48,6 +48,6 @@ def test_logits_that_are_kept_are_those_behind_the_last_block() -> None:
 
 
 @pytest.mark.parametrize(("plan", "gathers"), [(ALONE, False), (SHARDED, True)])
-def test_what_is_sharded_is_gathered_to_be_saved(plan: Plan, gathers: bool) -> None:
+def test_sharded_weights_are_gathered_for_a_save(plan: Plan, gathers: bool) -> None:
     workload = Workload(MODEL, find("h100-80gb"), 16, 8, gpus_per_node=2)
     assert ("gathered units" in [term.name for term in Predictor(workload).explain(plan)]) is gathers

@@ -31,7 +31,11 @@ def _model_states(workload: Workload, plan: str) -> float:
     """Return weights, gradients and optimizer states of one rank, which ZeRO calls model states."""
     terms = Predictor(workload).explain(Plan.parse(plan))
     parts = ("weights", "gradients", "master weights", "optimizer states")
-    return sum(term.bytes for term in terms if term.name in parts and term.phase_names != ("first layer",))
+    return sum(
+        term.bytes
+        for term in terms
+        if term.name in parts and term.phase_names != ("first layer",) and "added" not in term.template
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,8 @@ def test_llama_2_7b_fits_eight_gpus_with_zero_3() -> None:
     assert _model_states(workload, "bf16-z3-full-mb1x8") == pytest.approx(2 * LLAMA_2_7B_COUNT)
     assert 13.5e9 < predicted.allocated.expected < 22e9
     # Of emulated runs of such plans a fifth to two fifths of that is cached beside it, and NCCL's buffers are outside.
-    assert 1.15 * 13.5e9 < predicted.device.expected < 22e9 * 1.4 + 2e9
+    # A GPU that is behind its CPU still has some of the 13.5e9 bytes of gathered weights, 2e9 of which are live.
+    assert 1.15 * 13.5e9 < predicted.device.expected < 22e9 * 1.4 + 2e9 + (13.5e9 - 2e9) / 2
 
 
 def test_llama_3_70b_needs_offload_on_eight_80gb_gpus() -> None:

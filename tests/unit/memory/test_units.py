@@ -16,7 +16,7 @@ from memtune.units import GIB, MIB, amount, gib, over, parse_bytes
         (1034 * GIB, 79.6 * GIB, "1034.0/79.6Gi"),
     ],
 )
-def test_memory_is_shown_over_what_there_is(used_bytes: float, usable_bytes: float, shown: str) -> None:
+def test_memory_is_shown_over_the_total(used_bytes: float, usable_bytes: float, shown: str) -> None:
     assert over(used_bytes, usable_bytes) == shown
 
 

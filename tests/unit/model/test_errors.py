@@ -14,7 +14,7 @@ from memtune.model.plain import from_facts
 PLAIN = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 100}
 
 
-def test_an_unknown_model_type_is_named_with_what_is_known_and_what_to_do() -> None:
+def test_an_unknown_model_type_lists_the_known_ones_and_a_remedy() -> None:
     with pytest.raises(ValueError, match="mamba") as refusal:
         from_hf_config({"model_type": "mamba"})
     message = str(refusal.value)
@@ -24,7 +24,7 @@ def test_an_unknown_model_type_is_named_with_what_is_known_and_what_to_do() -> N
 
 
 @pytest.mark.parametrize(("written", "meant"), [("lama", "llama"), ("Qwen2", "qwen2"), ("gpt-2", "gpt2")])
-def test_a_misspelt_model_type_is_met_with_the_right_one(written: str, meant: str) -> None:
+def test_a_misspelt_model_type_suggests_the_right_one(written: str, meant: str) -> None:
     with pytest.raises(ValueError, match=rf"{written}' is unknown; did you mean {meant}\? known are "):
         from_hf_config({"model_type": written})
 
@@ -64,7 +64,7 @@ def test_a_bad_config_is_refused_with_its_key(config: Any, message: str) -> None
         from_hf_config(config)
 
 
-def test_a_number_that_nobody_wrote_is_called_a_default_beside_what_may_be_misspelt() -> None:
+def test_a_default_is_named_beside_possibly_misspelt_keys() -> None:
     with pytest.raises(ValueError, match="num_key_value_heads: 32 does not divide the 28") as refusal:
         from_hf_config({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_kv_heads": 4})
     assert str(refusal.value).endswith(
@@ -89,7 +89,7 @@ def test_a_number_that_nobody_wrote_is_called_a_default_beside_what_may_be_missp
         ({"model_type": "llama", "rms_norm_eps": 1e-6, "max_position_embeddings": 8, 7: 8}, {}),
     ],
 )
-def test_a_key_that_looks_like_a_size_that_is_left_out_is_told(config: dict[str, Any], meant: dict[str, str]) -> None:
+def test_a_key_similar_to_a_missing_size_is_reported(config: dict[str, Any], meant: dict[str, str]) -> None:
     assert misspelt(config) == [f"{key} is unknown: did you mean {name}?" for key, name in meant.items()]
 
 
@@ -164,6 +164,6 @@ def test_a_bad_fact_is_refused_with_its_path(change: dict[str, Any], message: st
         from_facts({**PLAIN, **change})
 
 
-def test_an_adapter_target_that_names_nothing_is_refused_with_what_there_is() -> None:
+def test_an_unknown_adapter_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'c_attn' names no linear module of decoder; use all-linear or"):
         adapter_parameters(from_facts(PLAIN), Adapter(8, ("q_proj", "c_attn")))

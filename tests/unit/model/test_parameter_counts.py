@@ -207,7 +207,7 @@ def test_a_token_visits_two_of_eight_experts() -> None:
     assert counts.active == pytest.approx(12.9e9, rel=0.002)
 
 
-def test_layers_without_experts_weigh_what_they_weigh() -> None:
+def test_layers_without_experts_are_counted_with_their_own_size() -> None:
     config = gated("qwen3_moe", 2048, 48, "32/4", 6144, 151936, **QWEN3_30B_EXPERTS)
     mixed = parameters(from_hf_config({**config, "mlp_only_layers": [0, 1]}))
     assert (mixed.layers, mixed.dense_layers) == (48, 2)
@@ -226,7 +226,7 @@ def test_experts_are_counted_by_either_name_that_transformers_gives_them(model_t
     assert architecture.experts.count == 16
 
 
-def test_sizes_that_a_config_leaves_out_are_told_with_those_of_its_experts() -> None:
+def test_missing_sizes_are_reported_with_those_of_experts() -> None:
     sizes = gated("qwen3_moe", 2048, 48, "32/4", 6144, 151936)
     assert defaulted_sizes(sizes) == {"num_experts": 128, "moe_intermediate_size": 768}
     assert defaulted_sizes({**sizes, **QWEN3_30B_EXPERTS}) == {}
@@ -278,7 +278,7 @@ ADAPTERS: list[tuple[str, int, Config, int, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("source", "trainable", "config", "rank", "targets"), ADAPTERS)
-def test_adapters_train_what_was_published(
+def test_adapters_train_the_published_number_of_parameters(
     source: str, trainable: int, config: Config, rank: int, targets: tuple[str, ...]
 ) -> None:
     assert adapter_parameters(from_hf_config(config), Adapter(rank, targets)) == trainable, source

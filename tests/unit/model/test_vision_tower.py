@@ -47,11 +47,11 @@ def test_a_target_names_modules_of_the_tower_too() -> None:
     assert quantizable_parameters(_gemma()) == quantizable_parameters(from_hf_config(TEXT)) + tower
 
 
-def test_what_google_leaves_out_is_told() -> None:
+def test_missing_sizes_of_gemma_take_their_defaults() -> None:
     assert defaulted_sizes(CONFIG) == {"num_attention_heads": 8, "vocab_size": 262208}
 
 
-def test_a_picture_costs_what_its_patches_keep() -> None:
+def test_an_image_costs_the_activations_of_its_patches() -> None:
     tower = _gemma().tower
     assert tower
     assert picture_bytes(tower) == 4096 * 27 * (18 * 1152 + 4 * 4304) == 4_197_187_584
@@ -77,6 +77,6 @@ def test_a_picture_costs_what_its_patches_keep() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_named(changes: dict[str, Any], message: str) -> None:
+def test_invalid_vision_fields_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _gemma(**changes)

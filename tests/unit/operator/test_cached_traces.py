@@ -37,13 +37,13 @@ def test_an_object_that_is_there_keeps_its_metadata() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "text", {"key": 1}, {"key": "{"}, {"key": "[]"}, {"key": "x" * 100_000}])
-def test_garbage_is_nothing_and_does_not_stay(data: Any) -> None:
+def test_garbage_is_ignored_and_removed(data: Any) -> None:
     there = {"metadata": {"name": traces.NAME, "namespace": "research"}, "data": data}
     assert traces.recall(there, "key") == traces.image_of(there, "key") == ""
     new = traces.remembering(there, "research", "other", "trace", "", 1.0)
     assert list(new["data"]) == ["other"]
 
 
-def test_times_that_are_none_do_not_matter() -> None:
+def test_invalid_times_are_ignored() -> None:
     there = {"metadata": {}, "data": {"key": json.dumps({"trace": "t", "at": "yesterday"})}}
     assert traces.recall(traces.remembering(there, "research", "other", "trace", "", 1.0), "key") == "t"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from simulated_events import heard_to_its_end
+from simulated_events import cluster_after_job_succeeded
 
 
 def test_events_of_one_second_are_shown_as_the_story_that_they_tell() -> None:
-    cluster = heard_to_its_end()
+    cluster = cluster_after_job_succeeded()
     # Event times have whole seconds, so events of one second are ordered by name.
     shown = [f"{told['reason']}: {told['message']}" for _, told in sorted(cluster.objects.items())]
     assert shown == cluster.events

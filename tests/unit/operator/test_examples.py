@@ -33,7 +33,7 @@ def job_in(path: Path) -> Job:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_pods_of_every_example_can_be_made(path: Path) -> None:
     found = check(job_in(path), POLICY, "memtune-runner")
-    assert found.refusal is None
+    assert found.blocker is None
     assert found.pod
 
 
@@ -51,7 +51,7 @@ def test_the_runner_finds_the_script_and_the_script_knows_its_options(path: Path
 
 
 @pytest.mark.parametrize("path", FINE_TUNES, ids=lambda path: path.stem)
-def test_a_fine_tune_says_what_its_image_has_to_hold(path: Path) -> None:
+def test_a_fine_tune_names_the_packages_of_its_image(path: Path) -> None:
     text = path.read_text()
     needed = {"torch", "transformers", "accelerate", "peft"}  # Trainer requires accelerate
     needed |= {library for word, library in LIBRARIES.items() if word in text}

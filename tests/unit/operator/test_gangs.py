@@ -14,9 +14,9 @@ from memtune.controller import Owned, decide
 from memtune.controller.observation import RunObservation
 from memtune.plans.plan import Plan
 from memtune.wire.run import Run, RunKind
-from memtune_operator.kubernetes.pod_reader import held_back, index_of, owned_through
 from memtune_operator.pods import gangs, manifests, names
 from memtune_operator.pods.gangs import Gang
+from memtune_operator.pods.pod_reader import held_back, index_of, owned_through
 from memtune_operator.pods.template import read_template
 from memtune_operator.settings import SettingsError, read_settings
 
@@ -58,7 +58,7 @@ def template_of(job_set: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("one", "installed", "told"),
+    ("one", "installed", "expected"),
     [
         (job(), (), ""),
         (job(schedulerName="mine"), (), ""),
@@ -69,15 +69,15 @@ def template_of(job_set: dict[str, Any]) -> dict[str, Any]:
         (job(launcher="JobSet", schedulerName="volcano"), tuple(Gang), ""),
     ],
 )
-def test_a_job_gets_only_what_the_operator_was_installed_with(one: Job, installed: tuple[Gang, ...], told: str) -> None:
-    found = gangs.refusal(one, read_template(one, "runner:1"), installed)
-    assert (found is not None) == bool(told)
+def test_only_installed_gang_schedulers_are_used(one: Job, installed: tuple[Gang, ...], expected: str) -> None:
+    found = gangs.missing_integration(one, read_template(one, "runner:1"), installed)
+    assert (found is not None) == bool(expected)
     if found:
         assert found.reason == "GangNotInstalled"
-        assert told in found.message
+        assert expected in found.message
 
 
-def test_without_being_asked_there_is_no_group() -> None:
+def test_a_job_without_gangs_has_no_pod_group() -> None:
     assert set(made(job())) == {"Service", "Pod"}
 
 
@@ -102,7 +102,7 @@ def test_coscheduling_gets_a_group_that_its_pods_name() -> None:
     assert found["Pod"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "llama-train-1"
 
 
-def test_a_job_set_makes_the_same_pods_which_are_told_their_index_and_where_they_meet() -> None:
+def test_a_job_set_makes_the_same_pods_with_index_and_rendezvous() -> None:
     found = made(job(launcher="JobSet"))
     assert set(found) == {"Service", "JobSet"}
     template, plain = template_of(found["JobSet"]), made(job())["Pod"]
@@ -128,7 +128,7 @@ def test_kueue_need_not_wait_for_pods_that_replace_failed_ones() -> None:
     assert annotations["kueue.x-k8s.io/retriable-in-group"] == "false"
 
 
-def test_kueue_is_told_of_a_job_set_as_a_whole() -> None:
+def test_kueue_queues_a_job_set_as_a_whole() -> None:
     queued = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
     assert made(job(metadata=queued))["Pod"]["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == "llama-train-1"
     job_set = made(job(launcher="JobSet", metadata=queued))["JobSet"]
@@ -137,7 +137,7 @@ def test_kueue_is_told_of_a_job_set_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 46, "x" * 200, "with.dots"])
-def test_what_a_job_set_makes_has_names_that_the_api_server_takes(name: str) -> None:
+def test_objects_of_a_job_set_have_valid_names(name: str) -> None:
     for number in (1, 99999):
         stem = names.job_set_name(name, RunKind.PROBE, number)
         assert len(f"{stem}-{names.REPLICATED_JOB}-0-99999-abcde") <= 63
@@ -156,7 +156,7 @@ def test_pods_of_a_job_set_count_by_the_uids_of_all_in_between() -> None:
     assert [pod["metadata"]["name"] for pod in found] == ["mine"]
 
 
-def test_the_index_is_the_label_or_as_the_job_numbers_it() -> None:
+def test_the_pod_index_is_its_label_or_its_number_in_the_job() -> None:
     completion = {"batch.kubernetes.io/job-completion-index": "3"}
     assert index_of(owned("p", "1", "b", annotations=completion)) == 3
     assert index_of(owned("p", "1", "b", labels={"memtune.dev/index": "1"}, annotations=completion)) == 1

@@ -33,7 +33,7 @@ def command(state: Path, **variables: str) -> tuple[list[str], dict[str, str]]:
     return words, told
 
 
-def test_what_a_command_saves_into_the_volume_is_saved_into_the_state(tmp_path: Path) -> None:
+def test_saves_into_the_volume_go_to_the_state_directory(tmp_path: Path) -> None:
     words, variables = command(tmp_path)
     assert words[-3:] == ["torchrun", "train.py", f"--out={tmp_path}/checkpoints/run"]
     assert variables[environment.CHECKPOINT_PATH] == f"{tmp_path}/checkpoints"

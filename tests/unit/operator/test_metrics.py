@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from memtune.api import load_job
 from memtune.api.status import Phase
-from memtune.controller import Observed, Refusal
+from memtune.controller import Blocker, Observed
 from memtune_operator import metrics as module
 from memtune_operator.backend import Key, Snapshot
 from memtune_operator.metrics import Metrics
@@ -95,7 +95,7 @@ def test_an_operator_that_waits_for_the_lease_does_not_lead() -> None:
     assert "memtune_operator_leader 0.0" in lines(Metrics())
 
 
-def test_a_job_tells_what_it_leaves_free_and_whether_its_budget_ended_the_probing() -> None:
+def test_metrics_have_the_headroom_and_whether_the_budget_ended_the_probing() -> None:
     of = 'mtj="tiny",mtj_namespace="research"'
     after = snapshot(probingEnded="max-gpu-seconds")
     assert after.job is not None
@@ -118,21 +118,21 @@ def test_more_memory_than_predicted_is_a_positive_error() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["device-oom", "host-oom", "disrupted", "user-error", None])
-def test_a_run_that_did_not_get_through_never_showed_what_it_takes(verdict: str | None) -> None:
+def test_a_failed_run_shows_no_peak(verdict: str | None) -> None:
     metrics = Metrics()
     broken = {**ENDED, "verdict": verdict}
     metrics.reconciled(snapshot(probes=[RECORDED]), snapshot(probes=[broken], attempts=[broken]), 0.02)
     assert not [line for line in lines(metrics) if line.startswith("memtune_prediction_error_ratio")]
 
 
-def test_what_was_there_before_the_operator_started_is_not_counted_again() -> None:
+def test_runs_before_the_operator_started_are_not_counted_again() -> None:
     metrics = Metrics()
     for _ in range(2):
         metrics.reconciled(snapshot(probes=[ENDED]), snapshot(probes=[ENDED]), 0.02)
     assert not [line for line in lines(metrics) if line.startswith("memtune_probes_total")]
 
 
-def test_what_ended_while_no_operator_was_there_is_counted() -> None:
+def test_runs_that_ended_without_an_operator_are_counted() -> None:
     metrics = Metrics()
     metrics.reconciled(snapshot(probes=[RECORDED]), snapshot(probes=[ENDED]), 0.02)
     assert 'memtune_probes_total{mtj="tiny",mtj_namespace="research",outcome="succeeded"} 1.0' in lines(metrics)
@@ -156,7 +156,7 @@ def test_a_jobs_series_go_with_the_job() -> None:
 
 def test_an_object_that_is_no_job_has_no_series() -> None:
     metrics = Metrics()
-    wrong = Snapshot({**JOB}, Observed(), problem=Refusal("SpecInvalid", "spec.model: missing"))
+    wrong = Snapshot({**JOB}, Observed(), problem=Blocker("SpecInvalid", "spec.model: missing"))
     metrics.reconciled(wrong, wrong, 0.02)
     assert not [line for line in lines(metrics) if "tiny" in line]
 

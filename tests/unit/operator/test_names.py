@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from memtune.plans.knobs import SELECTIVE, Precision, Sharding
 from memtune.plans.plan import Plan
+from memtune.wire.names import job_stem, plan_hash, pod_name, run_name
 from memtune.wire.run import RunKind
-from memtune_operator.pods.names import job_stem, plan_hash, pod_name, run_labels, run_name
+from memtune_operator.pods.names import run_labels
 
 # A DNS-1123 subdomain, as the API server requires for custom resources. Built from few pieces, so that names similar to
 # each other and to those of runs and pods are frequent.
@@ -71,7 +72,7 @@ def test_a_number_that_has_no_room_in_a_name_is_refused(number: int) -> None:
         run_name("job", RunKind.TRAIN, number)
 
 
-def test_the_hash_of_a_plan_tells_plans_apart_and_stays() -> None:
+def test_the_hash_of_a_plan_is_unique_and_stable() -> None:
     plan = Plan(Precision.BF16, Sharding.ZERO_2, SELECTIVE, micro_batch=4, accumulation=8)
     assert plan_hash(plan) == plan_hash(Plan.parse(str(plan)))
     assert plan_hash(plan) != plan_hash(plan.with_micro_batch(2))

@@ -8,7 +8,8 @@ import pytest
 
 from memtune.controller import Node
 from memtune.units import GIB, MIB
-from memtune_operator.kubernetes.nodes import candidates, healthy_nodes, lost, seconds_of
+from memtune_operator.kubernetes.nodes import candidates, healthy_nodes, lost
+from memtune_operator.pods.pod_reader import seconds_of
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -28,7 +29,7 @@ def required(*expressions: dict[str, Any], part: str = "matchExpressions") -> di
     return {"affinity": {"nodeAffinity": wanted}}
 
 
-def test_labels_tell_product_and_memory() -> None:
+def test_labels_give_product_and_memory() -> None:
     labels = {"nvidia.com/gpu.product": "H100", "nvidia.com/gpu.memory": str(80 * GIB // MIB)}
     assert candidates([node(labels=labels)], {}, GPU) == (Node("a", "H100", 80 * GIB, 8),)
     assert candidates([node(labels={"nvidia.com/gpu.memory": "a lot"})], {}, GPU) == (Node("a", gpus=8),)
@@ -97,7 +98,7 @@ def test_taints_are_tolerated(toleration: dict[str, Any] | None, is_allowed: boo
         {"key": "x", "effect": "PreferNoSchedule"},
     ],
 )
-def test_a_passing_trouble_does_not_change_the_hardware(taint: dict[str, Any]) -> None:
+def test_a_temporary_node_condition_does_not_change_the_hardware(taint: dict[str, Any]) -> None:
     assert candidates([node(taints=[taint])], {}, GPU)
 
 

@@ -8,9 +8,17 @@ import pytest
 
 from memtune.controller.observation import PodCondition, PodObservation
 from memtune.wire.report import Ending
-from memtune_operator.kubernetes.nodes import seconds_of
-from memtune_operator.kubernetes.pod_reader import NodesSeen, gone, held_seconds, index_of, observe, owned_by, run_of
 from memtune_operator.pods.names import ANNOTATION_PLAN
+from memtune_operator.pods.pod_reader import (
+    NodesSeen,
+    gone,
+    held_seconds,
+    index_of,
+    observe,
+    owned_by,
+    run_of,
+    seconds_of,
+)
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -50,7 +58,7 @@ def test_a_pod_that_was_just_made_is_pending() -> None:
         ({"terminated": {"startedAt": "2026-01-01T00:10:00Z", "finishedAt": None}}, None),
     ],
 )
-def test_how_long_a_pod_that_went_has_held_its_gpus(state: dict[str, Any] | None, seconds: float | None) -> None:
+def test_a_deleted_pod_is_charged_for_its_running_time(state: dict[str, Any] | None, seconds: float | None) -> None:
     """Sidecars hold no GPUs, however long they ran."""
     states = [{"name": "proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]
     states += [{"name": "train", "state": state}] if state else []
@@ -81,7 +89,7 @@ def test_the_report_is_read_and_garbage_is_none() -> None:
     assert seen(ended(exitCode=1, message="Segmentation fault")).report is None
 
 
-def test_what_it_waits_for_is_told_in_the_clusters_words() -> None:
+def test_the_waiting_reason_is_the_clusters_message() -> None:
     waiting = {"reason": "ImagePullBackOff", "message": "not found"}
     status = {
         "containerStatuses": [
@@ -92,12 +100,12 @@ def test_what_it_waits_for_is_told_in_the_clusters_words() -> None:
     assert (seen(status).waiting_reason, seen(status).waiting_message) == ("ImagePullBackOff", "not found")
 
 
-def test_a_failed_init_container_is_told() -> None:
+def test_a_failed_init_container_is_reported() -> None:
     status = {"initContainerStatuses": [{"name": "i", "state": {"terminated": {"exitCode": 3}}}]}
     assert seen(status).init_exit_code == 3
 
 
-def test_conditions_and_deletion_are_told() -> None:
+def test_conditions_and_deletion_are_read() -> None:
     status = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2"}]}
     found = seen(status, deletionTimestamp="2026-01-01T00:59:00Z")
     assert found.conditions == (PodCondition("PodScheduled", "False", "Unschedulable", "0/2"),)
@@ -139,7 +147,7 @@ SILENCES = [
 
 
 @pytest.mark.parametrize(("status", "deletion", "is_doubted", "is_lost"), SILENCES)
-def test_without_a_look_at_its_node_a_pod_tells_itself_that_nobody_answers_there(
+def test_a_pods_own_condition_shows_a_lost_node(
     status: dict[str, Any], deletion: str | None, is_doubted: bool, is_lost: bool
 ) -> None:
     found = seen(status, deletionTimestamp=deletion)
@@ -148,13 +156,13 @@ def test_without_a_look_at_its_node_a_pod_tells_itself_that_nobody_answers_there
     assert (sound.node_doubted, sound.node_lost) == (False, False), "who may look at the node knows better"
 
 
-def test_pods_count_by_who_controls_them_not_by_label() -> None:
+def test_pods_belong_to_their_owner_and_not_to_a_label() -> None:
     ours = pod(ownerReferences=[{"uid": "other"}, {"uid": "job", "controller": True}])
     forged = pod(labels={"memtune.dev/job": "llama"}, ownerReferences=[{"uid": "job"}])
     assert owned_by([ours, forged, pod()], "job") == [ours]
 
 
-def test_labels_are_read_with_suspicion() -> None:
+def test_invalid_labels_are_tolerated() -> None:
     labelled = pod(labels={"memtune.dev/run": "llama-train-0", "memtune.dev/index": "1"})
     assert (run_of(labelled), index_of(labelled)) == ("llama-train-0", 1)
     assert index_of(pod(labels={"memtune.dev/index": "first"})) is None

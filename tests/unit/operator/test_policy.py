@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memtune.api import Job, load_job
-from memtune_operator.pods.policy import Policy, refusal
+from memtune_operator.pods.policy import Policy, violation
 from memtune_operator.settings import SettingsError, read_settings
 
 OPEN = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
@@ -82,19 +82,19 @@ ASKS_OF_THE_NODE = [
 
 
 @pytest.mark.parametrize(("asking", "words"), ASKS_OF_THE_NODE)
-def test_what_reaches_the_node_is_denied_unless_allowed(asking: dict[str, Any], words: str) -> None:
-    denied = refusal(STRICT, job(), asking)
+def test_access_to_the_node_is_denied_unless_allowed(asking: dict[str, Any], words: str) -> None:
+    denied = violation(STRICT, job(), asking)
     assert denied.startswith("spec.template.")
     assert denied.endswith("change it")
     assert re.search(words, denied)
-    assert refusal(OPEN, job(), asking) == ""
+    assert violation(OPEN, job(), asking) == ""
 
 
-def test_who_names_no_account_asks_for_the_default_one() -> None:
+def test_a_missing_service_account_means_the_default_one() -> None:
     policy = Policy(service_accounts=("trainer", "loader"))
     words = "serviceAccountName is not set, which means 'default'; the operator's policy allows trainer, loader"
-    assert words in refusal(policy, job(), template())
-    assert refusal(policy, job(), template(serviceAccountName="loader")) == ""
+    assert words in violation(policy, job(), template())
+    assert violation(policy, job(), template(serviceAccountName="loader")) == ""
 
 
 def test_an_ordinary_pod_is_allowed() -> None:
@@ -105,11 +105,11 @@ def test_an_ordinary_pod_is_allowed() -> None:
         volumes=[{"name": "data", "emptyDir": {}}],
     )
     profile = {"container.apparmor.security.beta.kubernetes.io/train": "runtime/default", "note": "unconfined"}
-    assert refusal(STRICT, job(), {**ordinary, "metadata": {"annotations": profile}}) == ""
+    assert violation(STRICT, job(), {**ordinary, "metadata": {"annotations": profile}}) == ""
 
 
 def test_checkpoints_on_the_node_are_a_host_path_too() -> None:
-    assert refusal(STRICT, job(checkpoint=ON_HOST), template()).startswith("spec.checkpoint.volume is a hostPath")
+    assert violation(STRICT, job(checkpoint=ON_HOST), template()).startswith("spec.checkpoint.volume is a hostPath")
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_checkpoints_on_the_node_are_a_host_path_too() -> None:
     ],
 )
 def test_namespaces_are_allowed_and_denied(policy: Policy, words: str) -> None:
-    refused = refusal(policy, job(), template())
+    refused = violation(policy, job(), template())
     assert (words in refused) if words else refused == ""
 
 
 IMAGE = {"MEMTUNE_OPERATOR_RUNNER_IMAGE": "runner:1"}
 
 
-def test_an_operator_of_the_whole_cluster_denies_what_reaches_the_node() -> None:
+def test_a_cluster_wide_operator_denies_access_to_the_node() -> None:
     assert read_settings(IMAGE).policy == STRICT
 
 

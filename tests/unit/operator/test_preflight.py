@@ -15,9 +15,9 @@ from memtune_operator.pods.policy import Policy
 
 def refused(monkeypatch: pytest.MonkeyPatch, installed: set[str], **tuning: str) -> str:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
-    refusal = preflight.check(make_job(tuning=tuning), Policy(), "runner:1").refusal
-    assert refusal is None or refusal.reason == reasons.SAMPLER_MISSING
-    return refusal.message if refusal else ""
+    blocker = preflight.check(make_job(tuning=tuning), Policy(), "runner:1").blocker
+    assert blocker is None or blocker.reason == reasons.SAMPLER_MISSING
+    return blocker.message if blocker else ""
 
 
 def test_a_sampler_without_its_libraries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +43,6 @@ def test_a_job_that_was_launched_needs_no_sampler(monkeypatch: pytest.MonkeyPatc
     # A relaunch after an out-of-memory needs no sampler, so an operator that lost the library must not block it.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     job = make_job(tuning={"sampler": "GP"})
-    assert preflight.check(job, Policy(), "runner:1", has_attempts=True).refusal is None
-    assert local.refusal_of(job) is not None
-    assert local.refusal_of(job, has_attempts=True) is None
+    assert preflight.check(job, Policy(), "runner:1", has_attempts=True).blocker is None
+    assert local.blocker_of(job) is not None
+    assert local.blocker_of(job, has_attempts=True) is None

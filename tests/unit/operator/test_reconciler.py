@@ -12,14 +12,14 @@ import pytest
 
 from memtune.api import SpecError, load_job, reasons
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, JobEvent, Observed, Refusal
+from memtune.controller import Blocker, Deletion, JobEvent, Observed
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.memory.measured_overhead import JobOutside
+from memtune.memory.measured_overhead import JobOverhead
 from memtune.planning.next_probe import most_promising
 from memtune.wire.names import pod_name, run_name
 from memtune.wire.run import Run, TraceRun
+from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes.api_errors import Kind, RefusalError
 from memtune_operator.reconciler import Reconciler, reconcile
 
 KEY = Key("default", "tiny")
@@ -61,7 +61,7 @@ class MemoryShell:
         try:
             return Snapshot(read, observed, load_job(read))
         except SpecError as error:
-            return Snapshot(read, observed, problem=Refusal("SpecInvalid", str(error)))
+            return Snapshot(read, observed, problem=Blocker("SpecInvalid", str(error)))
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         self._answer("write")
@@ -71,7 +71,7 @@ class MemoryShell:
         self.done.append("remember")
         return False
 
-    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_overhead(self, snapshot: Snapshot, measured: JobOverhead) -> bool:
         self.done.append("learn")
         return False
 
@@ -135,7 +135,7 @@ def test_a_run_is_recorded_before_it_is_created() -> None:
     assert shell.done.index("write") < shell.done.index("create tiny-probe-1")
 
 
-def test_a_look_at_what_has_not_changed_writes_and_creates_nothing() -> None:
+def test_an_unchanged_job_writes_and_creates_nothing() -> None:
     shell = MemoryShell(manifest())
     turn(shell)
     turn(shell)  # the first one's pods are seen
@@ -144,11 +144,11 @@ def test_a_look_at_what_has_not_changed_writes_and_creates_nothing() -> None:
     assert shell.done == ["observe"]
 
 
-def test_another_process_goes_on_where_this_one_was_cut_off() -> None:
+def test_another_process_continues_an_interrupted_reconciliation() -> None:
     """The write succeeded and nothing after it: the next look creates what was recorded, under the same name."""
     shell = MemoryShell(manifest())
-    shell.answers["create"] = [RefusalError(Kind.RETRY, "gone away")]
-    with pytest.raises(RefusalError):
+    shell.answers["create"] = [ApiError(ErrorKind.RETRY, "gone away")]
+    with pytest.raises(ApiError):
         turn(shell)
     recorded = shell.job
     assert shell.pods == {}
@@ -157,25 +157,25 @@ def test_another_process_goes_on_where_this_one_was_cut_off() -> None:
     assert [done for done in shell.done if done.startswith("create")] == ["create tiny-probe-1"]
 
 
-def test_nothing_is_done_when_somebody_wrote_before() -> None:
+def test_a_write_conflict_prevents_all_actions() -> None:
     shell = MemoryShell(manifest())
-    shell.answers["write"] = [RefusalError(Kind.CONFLICT, "the object has been modified")]
+    shell.answers["write"] = [ApiError(ErrorKind.CONFLICT, "the object has been modified")]
     turn(shell)
     assert shell.done[:3] == ["observe", "write", "observe"]
 
 
-def test_a_write_that_is_refused_is_told_by_an_event_and_does_nothing_else() -> None:
+def test_a_refused_write_is_an_event_and_nothing_else() -> None:
     shell = MemoryShell(manifest())
-    shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.tuning: Invalid value: a rule of a newer CRD")]
-    with pytest.raises(RefusalError):
+    shell.answers["write"] = [ApiError(ErrorKind.REFUSED, "spec.tuning: Invalid value: a rule of a newer CRD")]
+    with pytest.raises(ApiError):
         turn(shell)
     assert shell.done == ["observe", "write", "tell StatusRefused"]
 
 
-def test_a_write_that_may_go_through_later_is_not_told() -> None:
+def test_a_temporary_write_failure_is_no_event() -> None:
     shell = MemoryShell(manifest())
-    shell.answers["write"] = [RefusalError(Kind.RETRY, "too many requests")]
-    with pytest.raises(RefusalError):
+    shell.answers["write"] = [ApiError(ErrorKind.RETRY, "too many requests")]
+    with pytest.raises(ApiError):
         turn(shell)
     assert shell.done == ["observe", "write"]
 
@@ -188,21 +188,21 @@ class PrunedShell(MemoryShell):
         await super().write(snapshot, {name: value for name, value in status.items() if name != "oomRetries"})
 
 
-def test_what_the_api_server_does_not_keep_is_not_written_for_ever() -> None:
+def test_fields_that_the_api_server_drops_are_not_written_again() -> None:
     shell = PrunedShell(manifest())
     turn(shell)
     assert "create tiny-probe-1" in shell.done
 
 
-def test_an_object_that_takes_no_status_is_told_of_by_its_event_and_is_no_failure_of_the_operators() -> None:
+def test_an_object_that_refuses_its_status_is_an_event_and_no_operator_failure() -> None:
     shell = MemoryShell(manifest(training=None))
-    shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.training: Required value")]
+    shell.answers["write"] = [ApiError(ErrorKind.REFUSED, "spec.training: Required value")]
     _, wait = turn(shell)
     assert shell.done == ["observe", "write", "tell SpecInvalid"]
     assert wait == 60, "another CRD may take it, and would tell nobody"
 
 
-def test_a_job_that_a_new_rule_refuses_is_looked_at_again_and_again_and_its_runs_go_on() -> None:
+def test_a_job_refused_by_a_new_rule_is_still_reconciled_and_its_runs_continue() -> None:
     """The CRD was upgraded under a running job, and the API server rejects any status while the rule is broken."""
 
     async def story() -> None:
@@ -213,7 +213,7 @@ def test_a_job_that_a_new_rule_refuses_is_looked_at_again_and_again_and_its_runs
         running = dict(shell.pods)
         assert running
         shell.job["spec"]["resources"]["gpusPerNode"] = 3
-        shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.training.globalBatchSize: Invalid value")] * 3
+        shell.answers["write"] = [ApiError(ErrorKind.REFUSED, "spec.training.globalBatchSize: Invalid value")] * 3
         shell.done.clear()
         for _ in range(3):
             reconciler.wake(KEY)
@@ -228,7 +228,7 @@ def test_a_job_that_a_new_rule_refuses_is_looked_at_again_and_again_and_its_runs
     asyncio.run(asyncio.wait_for(story(), 10))
 
 
-def test_a_job_that_is_none_says_why_and_starts_no_pod() -> None:
+def test_an_invalid_job_says_why_and_starts_no_pod() -> None:
     shell = MemoryShell(manifest(training={"globalBatchSize": 0, "sequenceLength": 128}))
     turn(shell)
     assert shell.job is not None
@@ -245,16 +245,16 @@ def test_a_status_edited_by_hand_does_no_harm() -> None:
         assert shell.job["status"]["phase"] in ("Pending", "Predicting", "Probing")
 
 
-def test_a_job_that_is_gone_is_left_alone() -> None:
+def test_a_deleted_job_is_left_alone() -> None:
     shell = MemoryShell(None)
     assert turn(shell) == (None, None)
     assert shell.done == ["observe"]
 
 
-def test_the_task_of_a_job_ends_with_it_and_a_failure_is_told() -> None:
+def test_the_task_of_a_job_ends_with_it_and_failures_are_reported() -> None:
     async def life() -> list[str]:
         shell, ledger = MemoryShell(None), Ledger()
-        shell.answers["observe"] = [RefusalError(Kind.RETRY, "no answer", retry_after_seconds=0.0)]
+        shell.answers["observe"] = [ApiError(ErrorKind.RETRY, "no answer", retry_after_seconds=0.0)]
         reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
         reconciler.wake(KEY)
         while "failed" not in ledger.told:
@@ -273,10 +273,10 @@ class Blind(MemoryShell):
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
         found = await super().observe(key, now)
-        return found and replace(found, job=None, problem=Refusal(reasons.REFUSED, "the operator may not watch Pod"))
+        return found and replace(found, job=None, problem=Blocker(reasons.REFUSED, "the operator may not watch Pod"))
 
 
-def test_a_job_that_is_out_of_sight_is_told_of_as_a_failure_of_the_operator() -> None:
+def test_an_unwatchable_job_counts_as_an_operator_failure() -> None:
     async def life() -> Blind:
         shell, ledger = Blind(manifest()), Ledger()
         reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
@@ -293,7 +293,7 @@ def test_a_job_that_is_out_of_sight_is_told_of_as_a_failure_of_the_operator() ->
     assert (stalled["reason"], stalled["message"]) == ("Refused", "the operator may not watch Pod")
 
 
-def test_a_job_that_is_out_of_sight_is_looked_at_again_though_nothing_tells_of_it() -> None:
+def test_an_unwatchable_job_is_reconciled_without_an_event() -> None:
     async def life() -> float | None:
         reconciler = Reconciler(Blind(manifest()), most_promising, lambda: NOW, Ledger())
         wait, *_ = await reconciler._turn(KEY, 0)
@@ -302,10 +302,10 @@ def test_a_job_that_is_out_of_sight_is_looked_at_again_though_nothing_tells_of_i
     assert asyncio.run(life()) == 60.0
 
 
-def test_what_a_turn_that_broke_off_has_written_is_news_to_the_watcher() -> None:
+def test_writes_of_an_interrupted_reconciliation_reach_the_watcher() -> None:
     async def life() -> list[dict[str, Any]]:
         shell, ledger = MemoryShell(manifest()), Ledger()
-        shell.answers["create"] = [RefusalError(Kind.RETRY, "no answer", retry_after_seconds=0.0)]
+        shell.answers["create"] = [ApiError(ErrorKind.RETRY, "no answer", retry_after_seconds=0.0)]
         reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
         for told in ("failed", "reconciled"):
             reconciler.wake(KEY)
@@ -318,7 +318,7 @@ def test_what_a_turn_that_broke_off_has_written_is_news_to_the_watcher() -> None
     assert "probes" not in found
 
 
-def test_one_jobs_trouble_does_not_end_the_others() -> None:
+def test_a_failing_job_does_not_end_the_others() -> None:
     async def life() -> list[str]:
         shell, ledger = MemoryShell(manifest()), Ledger()
         shell.answers["observe"] = [ZeroDivisionError("a mistake of ours")]

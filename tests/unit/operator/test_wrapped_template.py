@@ -10,9 +10,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from broken_texts import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from malformed_texts import texts
 from tiny_rehearsal import ARCHITECTURE
 
 from memtune.api import Job, load_job
@@ -80,7 +80,7 @@ def test_which_container_is_wrapped(containers: list[dict[str, Any]], index: int
     assert wrapped_index(containers, GPU) == index
 
 
-def test_a_template_that_does_not_tell_which_container_trains_is_refused() -> None:
+def test_a_template_with_an_ambiguous_container_is_refused() -> None:
     two = [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]
     refusal = refusal_of({"spec": {"containers": two}})
     assert refusal.reason == "TrainerUnknown"
@@ -117,7 +117,7 @@ def test_the_kubelet_ends_a_probe_that_nobody_else_does_and_no_training() -> Non
     assert endless["spec"]["activeDeadlineSeconds"] == 2**31 - 1, "the API server takes no more"
 
 
-def test_the_bootstrap_keeps_what_the_image_has_in_pythonpath(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bootstrap_keeps_the_images_pythonpath(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))
     monkeypatch.setattr("sys.argv", ["-c", "launch", "--", "python", "train.py"])
@@ -218,11 +218,11 @@ def test_a_template_of_a_wrong_shape_is_refused_with_its_place(given: dict[str, 
     assert str(refusal).startswith("spec.template.")
 
 
-def test_a_template_without_a_spec_is_told_so() -> None:
+def test_a_template_without_a_spec_is_refused() -> None:
     assert str(refusal_of({})).startswith("spec.template.spec: it is missing; ")
 
 
-def test_gpus_are_asked_for_once_and_what_the_user_asks_for_stays() -> None:
+def test_gpus_are_requested_once_and_other_requests_stay() -> None:
     resources = {"limits": {GPU: 2, "memory": "8Gi"}, "requests": {"cpu": "4"}}
     found = pod_of(template(resources=resources))["spec"]["containers"][0]["resources"]
     assert found == {"limits": {GPU: "2", "memory": "8Gi"}, "requests": {"cpu": "4"}}
@@ -259,7 +259,7 @@ def test_each_pod_of_a_run_is_on_a_node_of_its_own() -> None:
     assert "affinity" not in pod_of(template())["spec"]
 
 
-def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
+def test_only_a_train_run_has_an_attempt_number_and_lessons() -> None:
     train = Run(RunKind.TRAIN, 2, PROBE.plan, evaluation_batch=4, sharded_save=True)
     checkpoint = {"path": "/saves/$(x)"}
     env = pod_of(template(), train, checkpoint=checkpoint)["spec"]["containers"][0]["env"]
@@ -410,7 +410,7 @@ def test_other_references_stay_as_they_are(container: dict[str, Any]) -> None:
     assert [each for each in made["volumeMounts"] if "subPathExpr" in each] == container.get("volumeMounts", [])
 
 
-def test_a_container_that_does_not_train_cannot_refer_to_what_it_does_not_have() -> None:
+def test_other_containers_cannot_refer_to_runner_variables() -> None:
     fetch = {"name": "fetch", "image": "fetch:1", "command": ["mkdir", "$(MEMTUNE_CHECKPOINT_PATH)"]}
     refusal = str(refusal_of(template({"initContainers": [fetch]})))
     assert "initContainers[fetch].command: $(MEMTUNE_CHECKPOINT_PATH) is set in the container that trains al" in refusal

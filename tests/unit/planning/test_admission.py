@@ -48,7 +48,7 @@ def test_a_plan_that_is_not_admitted_is_never_said_to_have_the_probability_that_
     assert [percent(each) for each in (0.0, 0.944, ADMISSION, 0.956, 1.0)] == [0, 94, 95, 96, 100]
 
 
-def test_what_is_needed_decides_and_not_the_peak() -> None:
+def test_needed_memory_decides_and_not_the_peak() -> None:
     flushing = prediction(1.05, 0.8)
     assert flushing.fits(USABLE, 0.06)
     assert flushing.flushes(USABLE)
@@ -60,7 +60,7 @@ def test_a_probe_that_flushes_leaves_no_headroom_free() -> None:
     assert prediction(1.05, 0.8).probe_probability(USABLE, 0.06) < 0.1
 
 
-def test_what_all_plans_share_is_no_reason_to_probe_one_of_them_first() -> None:
+def test_shared_uncertainty_is_no_reason_to_probe_a_plan_first() -> None:
     apart = prediction(0.9, 0.9, half_width=0.1)
     wide = prediction(0.9, 0.9, half_width=0.5, job_width_bytes=0.9 * USABLE * (0.5**2 - 0.1**2) ** 0.5)
     assert wide.fit_probability(USABLE, 0.06) < apart.fit_probability(USABLE, 0.06)
@@ -82,7 +82,7 @@ def test_a_plan_that_has_to_flush_comes_first_only_where_it_is_much_quicker(spee
 
 
 @pytest.mark.parametrize(("speed", "kept"), [(1.09, "full"), (1.2, "none")])
-def test_so_it_is_after_an_out_of_memory(speed: float, kept: str) -> None:
+def test_after_an_out_of_memory_a_flushing_plan_is_taken_only_where_much_faster(speed: float, kept: str) -> None:
     roomy, flushing = (Plan.parse(f"bf16-ddp-{kind}-mb1x8") for kind in ("full", "none"))
     found = {roomy: prediction(0.7, 0.7), flushing: prediction(1.05, 0.8, speed)}
 
@@ -97,8 +97,8 @@ def test_so_it_is_after_an_out_of_memory(speed: float, kept: str) -> None:
     )
 
 
-def test_what_a_plan_needs_is_never_more_than_its_peak() -> None:
-    job = replace(WORKLOAD, architecture=replace(TINY, hidden_size=2048, layers=16, head_dim=512, ffn_size=8192))
+def test_needed_memory_never_exceeds_the_peak() -> None:
+    job = replace(WORKLOAD, model=replace(TINY, hidden_size=2048, layers=16, head_dim=512, ffn_size=8192))
     for words in ("ddp-none", "z2-full", "z3-full", "fsdp-none"):
         for end in ("", "-exp"):
             found = Predictor(replace(job, gpus_per_node=8)).predict(Plan.parse(f"bf16-{words}-mb1x1{end}"))
@@ -119,7 +119,7 @@ def short_of_memory(*lessons: Lesson) -> PlanKnowledge:
     return PlanKnowledge(replace(job, gpu=job.gpu.with_memory(usable)), space, lessons, 0.06, THROUGHPUT)
 
 
-def test_an_out_of_memory_tells_what_a_plan_needs_and_not_its_peak() -> None:
+def test_an_out_of_memory_bounds_needed_memory_and_not_the_peak() -> None:
     # The allocator had emptied its cache before it failed.
     before = short_of_memory()
     needed, peak = before.predict(SHARDED).needed.expected, before.predict(SHARDED).device.expected
@@ -139,12 +139,12 @@ def test_an_out_of_memory_alone_makes_no_job_a_measured_one() -> None:
 
 
 @pytest.mark.parametrize("clock", [{"stale": True}, {"step_seconds": 1e7}, {"died": True}])
-def test_a_clock_that_tells_nothing_of_this_job_leaves_its_counted_seconds(clock: dict[str, Any]) -> None:
+def test_unrelated_measurements_leave_counted_seconds(clock: dict[str, Any]) -> None:
     plan, other = SHARDED.with_micro_batch(1), SHARDED.with_micro_batch(2)
     expected = short_of_memory().predict(plan)
-    told: dict[str, Any] = {"reserved_bytes": int(expected.reserved.expected), "step_seconds": 1.0}
-    timed = Lesson(other, **{**told, **clock})
+    variables: dict[str, Any] = {"reserved_bytes": int(expected.reserved.expected), "step_seconds": 1.0}
+    timed = Lesson(other, **{**variables, **clock})
     seconds = 2 * short_of_memory(timed).predict(plan).step_seconds.expected
-    counted = Lesson(plan, **{**told, "step_seconds": seconds}, counted=True)
+    counted = Lesson(plan, **{**variables, "step_seconds": seconds}, counted=True)
     found = replace(short_of_memory(timed), emulations=(counted,)).predict(plan)
     assert found.step_seconds.expected > 0.7 * seconds

@@ -19,7 +19,7 @@ def test_twice_the_speed_is_half_the_cost() -> None:
     assert per_million_tokens(3.6, 1, 4000) == pytest.approx(0.25)
 
 
-def test_what_has_no_speed_has_no_cost() -> None:
+def test_without_a_speed_there_is_no_cost() -> None:
     assert per_million_tokens(2.5, 8, 0) is None
 
 
@@ -63,6 +63,6 @@ def test_prices_are_read_with_blanks() -> None:
         ("a=2e6", "a=2e6: a price is a number above 0 and at most 1000000, like 2.5"),
     ],
 )
-def test_a_price_that_is_none_is_refused(text: str, problem: str) -> None:
+def test_an_invalid_price_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(problem)}$"):
         read_prices(text)

@@ -134,7 +134,7 @@ def test_rungs_that_change_numerics_wait_for_consent() -> None:
     assert below.rungs == ("sharding",)
 
 
-def test_precision_falls_to_what_the_gpu_has() -> None:
+def test_precision_falls_back_to_a_supported_one() -> None:
     old = replace(EIGHT, gpu=find("v100-32gb"))
     bottom = Plan.parse("fp32-z3-full-mb1x8-sdpa-bk50m-exp-oopt")
     for workload, narrow in ((EIGHT, Precision.BF16), (old, Precision.FP16)):
@@ -154,7 +154,7 @@ def test_the_margin_counts_like_the_deficit() -> None:
     assert (exact.rungs, careful.rungs) == (("allocator",), ("checkpointing",))
 
 
-def test_what_is_not_allowed_is_not_taken() -> None:
+def test_forbidden_rungs_are_not_taken() -> None:
     below = descend(
         EIGHT,
         Sums(),
@@ -189,7 +189,7 @@ def test_evaluation_lowers_its_own_batch_and_saving_its_gathering() -> None:
     )
 
 
-def test_an_exhausted_ladder_tells_what_is_missing_below_its_smallest_plan() -> None:
+def test_an_exhausted_ladder_shows_the_deficit_of_its_smallest_plan() -> None:
     below = fall(PLAN, OutOfMemoryKind.ACTIVATION, 1000.0, frozenset())
     assert isinstance(below, Exhausted)
     saved = device_bytes(PLAN) - device_bytes(below.best)
@@ -220,7 +220,7 @@ _TRAINING_KINDS = [k for k in OutOfMemoryKind if k not in (OutOfMemoryKind.EVALU
 
 @settings(max_examples=30)
 @given(plans(), st.sampled_from(_TRAINING_KINDS), st.floats(0, 40), st.sets(st.sampled_from(sorted(CONSENT))))
-def test_every_step_down_takes_less_and_keeps_what_is_sacred(
+def test_every_rung_takes_less_memory_and_keeps_the_global_batch(
     plan: Plan, kind: OutOfMemoryKind, deficit_gib: float, consent: set[str]
 ) -> None:
     below = fall(plan, kind, deficit_gib, frozenset(consent))
@@ -241,7 +241,7 @@ def test_every_step_down_takes_less_and_keeps_what_is_sacred(
 
 @settings(max_examples=25)
 @given(plans(), st.sampled_from(_TRAINING_KINDS))
-def test_falling_again_and_again_ends(plan: Plan, kind: OutOfMemoryKind) -> None:
+def test_the_ladder_ends(plan: Plan, kind: OutOfMemoryKind) -> None:
     seen = [plan]
     while isinstance(below := fall(seen[-1], kind, 0.5), Downgrade):
         seen.append(below.plan)
@@ -262,7 +262,7 @@ def test_no_rung_leads_to_an_offload_that_the_host_cannot_hold() -> None:
     assert below.best.offload is Offload.NONE
 
 
-def test_what_a_run_has_offloaded_its_host_has_held() -> None:
+def test_host_memory_that_held_an_offload_is_enough() -> None:
     plan = Plan.parse("bf16-z1-none-mb4x2-oopt")
     below = descend(
         replace(EIGHT, host_limit_bytes=2 * MIB), Sums(), plan, Failure(OutOfMemoryKind.ACTIVATION, 3.1 * GIB)

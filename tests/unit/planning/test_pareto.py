@@ -16,7 +16,7 @@ def sure(value: float) -> Interval:
     return Interval(value, value, value)
 
 
-def test_the_front_leaves_out_what_another_beats_in_both() -> None:
+def test_the_front_leaves_out_dominated_points() -> None:
     assert front([FAST_LARGE, BEATEN, SLOW_SMALL, MIDDLE, MIDDLE]) == (SLOW_SMALL, MIDDLE, FAST_LARGE)
     assert not is_on_front(BEATEN, [MIDDLE])
     assert not is_on_front(Point(2.0, 1.0), [MIDDLE])
@@ -24,7 +24,7 @@ def test_the_front_leaves_out_what_another_beats_in_both() -> None:
     assert front([]) == ()
 
 
-def test_what_the_front_covers_is_the_area_below_its_stairs() -> None:
+def test_the_hypervolume_is_the_area_below_the_stairs() -> None:
     # 1 x 3 + 1 x 2 + 1 x 1.
     assert covered([SLOW_SMALL, MIDDLE, FAST_LARGE, BEATEN]) == pytest.approx(6.0)
     assert covered([]) == 0.0
@@ -51,7 +51,7 @@ def test_before_the_first_point_all_that_is_expected_is_gained() -> None:
     assert expected_gain([], sure(3.0), sure(2.0)) == pytest.approx(6.0)
 
 
-def test_an_uncertain_point_gains_what_draws_of_it_gain_on_average() -> None:
+def test_an_uncertain_point_gains_the_average_of_its_draws() -> None:
     points, random = [SLOW_SMALL, MIDDLE, FAST_LARGE], Random(1)
     speed, free = Interval(2.0 - 1.645, 2.0, 2.0 + 1.645), Interval(2.0 - 0.8225, 2.0, 2.0 + 0.8225)
     drawn = [Point(max(random.gauss(2.0, 1.0), 0.0), max(random.gauss(2.0, 0.5), 0.0)) for _ in range(20_000)]

@@ -39,7 +39,7 @@ class ByMicroBatch:
         return prediction(10 * plan.micro_batch, 10 * plan.micro_batch, width=1.05)
 
 
-def test_micro_batches_are_the_divisors_of_what_each_rank_gets() -> None:
+def test_micro_batches_are_divisors_of_the_batch_per_rank() -> None:
     plans = enumerate_plans(EIGHT, Space(shardings=(Sharding.ZERO_2,), checkpointings=(FULL,)))
     assert [(plan.micro_batch, plan.accumulation) for plan in plans] == [(1, 8), (2, 4), (4, 2), (8, 1)]
 
@@ -56,8 +56,8 @@ def test_a_script_with_micro_batches_of_its_own_is_given_no_other() -> None:
 def test_a_weight_that_is_larger_than_deepspeeds_buffers_is_not_kept_on_nvme() -> None:
     # An embedding of 256,000 x 2,048. On 4 GPUs, DeepSpeed would end with "More elements than buffer size".
     large, plan = replace(TINY, hidden_size=2048, vocab_size=256_000), Plan.parse("bf16-z3-full-mb1x8-onvme")
-    assert refusal(replace(EIGHT, architecture=large), plan) is None
-    reason = refusal(replace(EIGHT, architecture=large, gpus_per_node=4), plan)
+    assert refusal(replace(EIGHT, model=large), plan) is None
+    reason = refusal(replace(EIGHT, model=large, gpus_per_node=4), plan)
     assert reason is not None
     assert "the largest weight has 524,288,000; that takes 6 GPUs" in reason
 
@@ -90,11 +90,11 @@ def test_combinations_that_exclude_each_other_are_left_out() -> None:
         ("h100-80gb", "bf16-z0-sel-mb1x8-g32", "DeepSpeed keeps no fp32 gradients of bf16 weights at stage 0"),
     ],
 )
-def test_what_the_hardware_or_a_library_cannot_do_is_refused_in_words(gpu: str, plan: str, reason: str) -> None:
+def test_choices_unsupported_by_hardware_or_library_are_refused_with_a_reason(gpu: str, plan: str, reason: str) -> None:
     assert reason in (refusal(replace(EIGHT, gpu=find(gpu)), Plan.parse(plan)) or "")
 
 
-def test_what_can_run_is_not_refused() -> None:
+def test_plans_that_can_run_are_not_refused() -> None:
     assert refusal(EIGHT, Plan.parse("fp8-z3-sel-mb1x8")) is None
     assert refusal(EIGHT, Plan.parse("fp32-z3-sel-mb1x8-sdpa")) is None
     assert refusal(EIGHT, Plan.parse("bf16-z0-sel-mb1x8-muon")) is None
@@ -109,7 +109,7 @@ def test_a_space_holds_no_adafactor_in_shards() -> None:
     assert "adafactor works on whole matrices, FSDP hands it shards; use z0 or ddp" in refusals(EIGHT, space)
 
 
-def test_a_space_of_which_nothing_is_left_says_why() -> None:
+def test_an_empty_space_says_why() -> None:
     old = replace(EIGHT, gpu=find("v100-32gb"))
     assert enumerate_plans(old, Space()) == []
     assert refusals(old, Space()) == ["v100-32gb has no bf16; use fp16 or fp32"]
@@ -133,7 +133,7 @@ def test_one_gpu_takes_the_plainest_sharding_and_for_each_offload_the_least_of_e
     assert {plan.sharding for plan in enumerate_plans(ONE, with_ddp)} == {Sharding.DDP}
 
 
-def test_what_one_gpu_leaves_out_is_told() -> None:
+def test_choices_left_out_on_one_gpu_are_reported() -> None:
     space = Space(shardings=(Sharding.ZERO_0, Sharding.FSDP))
     assert [reason[:40] for reason in refusals(ONE, space)] == ["one GPU has no other to share states wit"]
     assert refusals(EIGHT, space) == refusals(ONE, replace(space, shardings=(Sharding.FSDP,))) == []
@@ -168,7 +168,7 @@ def test_every_plan_keeps_the_global_batch_and_comes_once(
     assert all(refusal(workload, plan) is None for plan in plans)
 
 
-def test_the_fastest_that_fits_comes_first_and_the_rest_says_what_it_needs() -> None:
+def test_the_fastest_fitting_plan_comes_first_and_others_show_their_need() -> None:
     plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{64 // size}") for size in (1, 2, 4, 8, 16)]
     ranking = rank(replace(EIGHT, global_batch=512), ByMicroBatch(), plans, headroom=0.06)
     assert [candidate.plan.micro_batch for candidate in ranking.fitting] == [4, 2, 1]
@@ -212,7 +212,7 @@ class KeepingActivations(ByMicroBatch):
         return replace(super().predict(plan), breakdown=lambda: parts)
 
 
-def test_what_a_pod_cannot_hold_of_what_is_offloaded_is_dropped_and_says_so() -> None:
+def test_plans_that_offload_more_than_a_pod_holds_are_dropped_with_a_reason() -> None:
     plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{8 // size}{offload}") for offload in ("", "-oopt") for size in (1, 2)]
     roomy, tight = (replace(EIGHT, host_limit_bytes=size * MIB) for size in (64, 2))
     assert rank(roomy, ByMicroBatch(), plans, headroom=0.06).dropped == ()
@@ -250,7 +250,7 @@ def test_offloaded_activations_are_those_of_the_micro_batch_pinned_on_each_rank(
         (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z0-full-mb1x8", "bf16-z0-full-mb1x8"),
     ],
 )
-def test_what_a_name_leaves_out_is_the_jobs_where_it_has_one_choice(space: Space, named: str, whole: str) -> None:
+def test_parts_missing_from_a_plan_name_take_the_jobs_only_choice(space: Space, named: str, whole: str) -> None:
     assert str(space.completed(Plan.parse(named))) == whole
 
 
@@ -273,7 +273,7 @@ def test_a_space_with_both_ways_of_the_allocator_has_each_plan_twice() -> None:
 
 def test_jobs_of_varying_lengths_prefer_expandable_segments() -> None:
     # Logits of which the default allocator keeps several times more than the GPU has, once lengths vary.
-    workload = replace(ONE, architecture=replace(TINY, vocab_size=152_064), sequence_length=8192)
+    workload = replace(ONE, model=replace(TINY, vocab_size=152_064), sequence_length=8192)
     twins = [Plan.parse(f"bf16-ddp-full-mb2x2{ending}") for ending in ("", "-exp")]
     for varies, flushing in ((False, []), (True, twins[:1])):
         predictor = Predictor(replace(workload, varying_lengths=varies))

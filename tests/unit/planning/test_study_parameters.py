@@ -74,7 +74,7 @@ def test_a_parameter_is_conditional_where_the_choices_before_it_leave_it_one_val
     assert study.values_of(Plan.parse("bf16-z3-none-mb1x8-oopt")) == {"sharding": "z3", "offload": "optimizer"}
 
 
-def test_what_no_plan_has_is_no_plan() -> None:
+def test_parameters_of_no_plan_are_refused() -> None:
     study = parameters("bf16-z1-none-mb1x8", "bf16-z1-full-mb8x1", "bf16-z2-none-mb1x8", "bf16-z2-none-mb8x1")
     assert study.plan_of({"sharding": "z1", "checkpointing": "full", "micro_batch": 8}) == study.plans[1]
     assert study.plan_of({"sharding": "z3"}) is None

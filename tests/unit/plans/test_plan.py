@@ -97,7 +97,7 @@ def test_the_json_names_are_stable() -> None:
     }
 
 
-def test_checkpointing_is_ordered_by_what_it_saves() -> None:
+def test_checkpointing_modes_are_ordered_by_savings() -> None:
     every = [Checkpointing("every", k) for k in (8, 2)]
     assert sorted([FULL, *every, SELECTIVE, NO_CHECKPOINTING]) == [NO_CHECKPOINTING, SELECTIVE, *every, FULL]
 

@@ -65,7 +65,7 @@ def test_entry(checkpoint_format: Format, saved: str, wanted: str, same_world: b
         ("fp32-ddp-none-mb2x2", False, "which it saved under another sharding and on another number of GPUs"),
     ],
 )
-def test_what_keeps_a_checkpoint_of_a_script_from_going_on_is_named(wanted: str, same_world: bool, words: str) -> None:
+def test_the_obstacle_to_resuming_a_scripts_checkpoint_is_named(wanted: str, same_world: bool, words: str) -> None:
     saved = Plan.parse("fp32-fsdp-none-mb2x2")
     assert resumption(Format.SCRIPT, saved, Plan.parse(wanted), same_world).reason.endswith(words)
 

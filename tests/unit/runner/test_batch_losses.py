@@ -29,7 +29,7 @@ class Loss:
         ("CosineSimilarityLoss", False),
     ],
 )
-def test_a_loss_of_a_batch_is_told(name: str, is_told: bool) -> None:
+def test_a_loss_that_compares_rows_is_reported(name: str, is_told: bool) -> None:
     script_warnings.reset()
     batch_losses.warn_of(type(name, (Loss,), {})(), micro_batch=2, own_batch=8)
     assert script_warnings.collected().startswith(f"{name} compares the rows of a batch") is is_told

@@ -41,7 +41,7 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
     script_warnings.reset()
 
 
-def test_as_many_as_were_trained_are_right(save: Save) -> None:
+def test_a_checkpoint_with_the_trained_samples_is_accepted(save: Save) -> None:
     assert save(64, Progress(16, 16, 64)) == ""
     assert save(128, Progress(16, 16, 64), resumed=64) == ""
 

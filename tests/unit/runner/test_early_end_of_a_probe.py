@@ -29,7 +29,7 @@ def play(of: Probe, *steps: tuple[float, float, int]) -> None:
         of.measured(*step)
 
 
-def test_a_probe_ends_behind_the_step_that_rules_its_plan_out() -> None:
+def test_a_probe_ends_after_the_step_that_rules_its_plan_out() -> None:
     near, slow = Probe(10, TARGET), Probe(10, TARGET)
     play(near, (90.0, 1.0, 80), (2.0, 950.0, 90))
     assert not near.has_enough
@@ -39,7 +39,7 @@ def test_a_probe_ends_behind_the_step_that_rules_its_plan_out() -> None:
         slow.forward_begins(is_evaluation=False)
 
 
-def test_its_first_step_decides_nothing() -> None:
+def test_the_first_step_of_a_probe_decides_nothing() -> None:
     large = Probe(10, TARGET)
     play(large, (1.0, 2000.0, 101))
     assert not large.has_enough
@@ -47,7 +47,7 @@ def test_its_first_step_decides_nothing() -> None:
     assert large.pruned is Pruned.MEMORY
 
 
-def test_it_stays_ended_and_its_last_step_ends_it_as_ever() -> None:
+def test_a_pruned_probe_stays_ended() -> None:
     pruned, whole = Probe(10, TARGET), Probe(2, TARGET)
     play(pruned, (1.0, 500.0, 1), (1.0, 500.0, 1), (1.0, 2000.0, 1))
     assert (pruned.has_enough, pruned.pruned) == (True, Pruned.SPEED)
@@ -123,7 +123,7 @@ def test_where_nothing_is_computed_a_probe_ends_after_three_steps_for_all_ranks(
     assert emulated.ended_early is Enough.STEADY
 
 
-def test_of_many_steps_a_report_has_some_with_the_first_and_the_last() -> None:
+def test_a_report_keeps_some_steps_with_the_first_and_the_last() -> None:
     long = Probe(100)
     play(long, *((1.0, 1.0, number) for number in range(100)))
     assert [step.number for step in long.measured_steps] == [2, 26, 51, 76, 100]
@@ -145,7 +145,7 @@ def test_only_a_probe_that_has_enough_is_over() -> None:
     assert not probe.has_enough()
 
 
-def test_the_last_step_is_told_as_a_whole_one() -> None:
+def test_the_last_step_of_a_pruned_probe_is_reported_whole() -> None:
     pace = Pace()
     pace.training_began(0.0)
     assert pace.last_step(8) is None
@@ -190,13 +190,13 @@ def test_the_first_rank_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert ranks.agree({rank: (3, Pruned.MEMORY if rank == 0 else None) for rank in range(3)}) == [Pruned.MEMORY] * 3
 
 
-def test_nobody_ends_where_a_rank_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_ends_where_one_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(monkeypatch, 3)
     assert ranks.agree({0: (2, Pruned.SPEED), 1: (2, None)}) == [None, None]
     assert ranks.agree({0: (3, Pruned.SPEED), 1: (3, None), 2: (4, None)}) == [None, None, None]
 
 
-def test_what_was_decided_stays_whoever_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_stays_though_a_rank_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(monkeypatch, 2)
     assert ranks.agree({1: (2, None)}) == [None]
     assert ranks.agree({0: (2, Pruned.SPEED)}) == [None]

@@ -42,5 +42,5 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(short_form: str, device: D
         ("bf16-z1-none-mb1x1-g32", Device.VIRTUAL),
     ],
 )
-def test_other_plans_are_not(short_form: str, device: Device) -> None:
+def test_plans_that_can_be_carried_out_are_accepted(short_form: str, device: Device) -> None:
     refuse(Plan.parse(short_form), device)

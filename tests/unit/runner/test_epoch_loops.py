@@ -39,7 +39,7 @@ def test_looking_at_a_function_keeps_none_of_its_variables_alive() -> None:
     assert seen() is None
 
 
-def test_what_locals_gave_to_the_script_stays_as_it_is() -> None:
+def test_the_locals_of_a_script_stay_unchanged() -> None:
     options = {"rate": 0.1}
     for _number in range(2):
         kept = locals()
@@ -89,7 +89,7 @@ def test_a_script_that_goes_on_in_an_outer_loop_does_not_begin_again(tmp_path: P
     assert again.begins_again(False) is None
 
 
-def test_what_an_older_checkpoint_does_not_say_is_not_held_against_a_script(tmp_path: Path) -> None:
+def test_an_older_checkpoint_without_loop_variables_ends_no_script(tmp_path: Path) -> None:
     again = EpochLoops()
     again.resume(tmp_path)
     passes(again, range(3))

@@ -119,7 +119,7 @@ def test_host_out_of_memory(words: str) -> None:
 
 
 @pytest.mark.parametrize("words", CONSEQUENCES.values(), ids=CONSEQUENCES)
-def test_what_follows_another_rank(words: str) -> None:
+def test_errors_that_follow_another_rank_are_recognized(words: str) -> None:
     assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}", is_consequence=True)
     assert of_words(words, 250) == Failure(KILLED, 250, words, is_consequence=True)
 
@@ -142,25 +142,25 @@ def test_only_a_handle_asks_whether_the_device_is_full() -> None:
 
 
 @given(st.lists(st.sampled_from([*CONSEQUENCES.values(), *UNRELATED]), min_size=1, max_size=5), st.booleans())
-def test_an_echo_is_no_out_of_memory_whatever_surrounds_it(words: list[str], is_full: bool) -> None:
+def test_an_echo_of_another_ranks_failure_is_no_out_of_memory(words: list[str], is_full: bool) -> None:
     error = wrapped(*map(RuntimeError, words))
     assert of_exception(error, lambda: is_full).ending is ERROR
     assert of_words("\n".join(words), 1).ending is ERROR
 
 
 @pytest.mark.parametrize("words", UNRELATED)
-def test_what_only_looks_like_it(words: str) -> None:
+def test_similar_messages_are_no_out_of_memory(words: str) -> None:
     assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}")
     assert of_words(words, 139) == Failure(KILLED, 139, "a worker was killed by signal 11 (SIGSEGV)")
 
 
-def test_an_exit_code_alone_tells_by_whom_it_was_chosen() -> None:
+def test_an_exit_code_shows_who_chose_it() -> None:
     assert of_words("", 3) == Failure(ERROR, 3, "a worker ended with code 3")
     assert of_words("", 250) == Failure(KILLED, 250, "a worker ended with code 250")
     assert [of_words("", code).ending for code in (85, 86, 87, 88)] == [DEVICE, HOST, Ending.HUNG, Ending.BAD_INPUT]
 
 
-def test_types_are_enough() -> None:
+def test_exception_types_decide_without_messages() -> None:
     assert of_exception(OutOfMemoryError("")).ending is DEVICE
     assert of_exception(MemoryError()) == Failure(HOST, 86, "MemoryError")
 
@@ -208,11 +208,11 @@ def wrapped_by_exit() -> None:
 
 
 @pytest.mark.parametrize("raising", [wrapped_by_cause, wrapped_by_context, wrapped_by_exit])
-def test_an_out_of_memory_is_found_behind_what_wraps_it(raising: Callable[[], None]) -> None:
+def test_a_wrapped_out_of_memory_is_found(raising: Callable[[], None]) -> None:
     assert of_exception(caught(raising)) == Failure(DEVICE, 85, f"OutOfMemoryError: {CUDA_OOM}")
 
 
-def test_a_circle_of_causes_ends() -> None:
+def test_a_cycle_of_exception_causes_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert of_exception(first) == Failure(ERROR, 1, "ValueError: a")
@@ -220,12 +220,14 @@ def test_a_circle_of_causes_ends() -> None:
 
 def test_a_module_that_is_not_installed_is_no_fault_of_the_code() -> None:
     error = ModuleNotFoundError("No module named 'transformers'", name="transformers")
-    told = "ModuleNotFoundError: No module named 'transformers'; install it into the job's image, or without a cluster"
-    assert of_exception(error).message.startswith(told)
+    expected = (
+        "ModuleNotFoundError: No module named 'transformers'; install it into the job's image, or without a cluster"
+    )
+    assert of_exception(error).message.startswith(expected)
     assert "install" not in of_exception(ImportError("cannot import name 'AutoModel'")).message
 
 
-def test_what_offload_to_nvme_needs_is_told_where_deepspeed_cannot_build_it() -> None:
+def test_a_failed_build_of_nvme_offload_names_its_requirements() -> None:
     # DeepSpeed 0.19.8, op_builder/builder.py.
     words = "Unable to JIT load the async_io op due to it not being compatible due to hardware/software issue. None"
     told = of_exception(RuntimeError(words)).message
@@ -280,7 +282,7 @@ class OwnParser(argparse.ArgumentParser):
 
 
 @pytest.mark.parametrize(("parser", "code"), [(argparse.ArgumentParser, 2), (OwnParser, 3)])
-def test_wrong_arguments_are_told_in_the_parsers_words(parser: type[argparse.ArgumentParser], code: int) -> None:
+def test_wrong_arguments_are_reported_in_the_parsers_words(parser: type[argparse.ArgumentParser], code: int) -> None:
     def main() -> None:
         parser(prog="train.py").parse_args(["--lr-rate=3"])
 
@@ -306,7 +308,7 @@ def _parser() -> argparse.ArgumentParser:
         (["llama", ""], False),
     ],
 )
-def test_only_a_command_that_is_wrong_with_any_value_is_bad(words: list[str], is_bad: bool) -> None:
+def test_only_a_command_wrong_for_every_plan_is_a_bad_command(words: list[str], is_bad: bool) -> None:
     assert of_exception(caught(lambda: _parser().parse_args(words))).is_bad_command is is_bad
 
 
@@ -324,7 +326,7 @@ def train(rate: float | None, data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "is_bad"),
+    ("words", "expected", "is_bad"),
     [
         (["train", "data", "--lr-rate", "3"], "Error: No such option '--lr-rate'.", True),
         (["train", "data", "-x"], "Error: No such option '-x'.", True),
@@ -335,10 +337,10 @@ def train(rate: float | None, data: str) -> None:
         (["--config", "train", "--rate", "3"], "Error: No such option '--rate'.", False),  # likewise
     ],
 )
-def test_an_option_that_click_does_not_know_is_told_in_its_words(words: list[str], told: str, is_bad: bool) -> None:
+def test_an_unknown_option_is_reported_in_clicks_words(words: list[str], expected: str, is_bad: bool) -> None:
     failure = of_exception(caught(lambda: _group.main(words, "train.py")))
     assert (failure.exit_code, failure.is_bad_command) == (2, is_bad)
-    assert failure.message.startswith(told)
+    assert failure.message.startswith(expected)
 
 
 def test_click_may_end_the_script_while_it_handles_the_error() -> None:
@@ -354,13 +356,13 @@ def test_click_may_end_the_script_while_it_handles_the_error() -> None:
     assert not of_exception(caught(main)).is_bad_command, "a script's own exit for what it asked click"
 
 
-def test_what_a_script_itself_refuses_is_no_bad_command() -> None:
+def test_a_scripts_own_refusal_is_no_bad_command() -> None:
     refused = caught(lambda: argparse.ArgumentParser().error("the batch must be even"))
     assert not of_exception(refused).is_bad_command
     assert of_exception(refused).message.endswith(": error: the batch must be even")
 
 
-def test_a_script_that_ends_itself_for_an_exception_is_told_by_the_exception() -> None:
+def test_an_exit_after_an_exception_is_reported_by_the_exception() -> None:
     def main() -> None:
         try:
             raise ValueError("no such dataset")
@@ -370,13 +372,13 @@ def test_a_script_that_ends_itself_for_an_exception_is_told_by_the_exception() -
     assert of_exception(caught(main)) == Failure(ERROR, 4, "ValueError: no such dataset")
 
 
-def test_an_exit_with_success_is_one_even_after_an_out_of_memory_that_was_handled() -> None:
+def test_a_successful_exit_after_a_handled_out_of_memory_is_a_success() -> None:
     error = SystemExit(0)
     error.__context__ = OutOfMemoryError(CUDA_OOM)
     assert of_exception(error).ending is Ending.SUCCEEDED
 
 
-def test_the_first_that_is_no_consequence_is_the_cause() -> None:
+def test_the_first_failure_that_is_no_consequence_is_the_cause() -> None:
     abort = of_exception(RuntimeError(CONSEQUENCES["abort"]))
     oom, error = of_exception(OutOfMemoryError(CUDA_OOM)), of_exception(ValueError("late"))
     assert first_cause([abort, oom, error, abort]) is oom

@@ -87,7 +87,7 @@ def test_a_module_that_is_run_as_the_script(tmp_path: Path, monkeypatch: pytest.
     assert imported(tmp_path, "", Kind.MODULE, "first_imports_package") == "ab"
 
 
-def test_an_import_that_fails_is_told(libraries: Path, tmp_path: Path) -> None:
+def test_a_failing_import_is_raised(libraries: Path, tmp_path: Path) -> None:
     (libraries / f"{_PREFIX}a.py").write_text("1 / 0")
     with pytest.raises(ZeroDivisionError):
         imported(tmp_path, "import lib_a\n")

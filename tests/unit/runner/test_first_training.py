@@ -46,7 +46,7 @@ def test_the_first_that_trains_or_loads_stays_the_first() -> None:
         assert (first.is_of(earlier), first.is_of(later)) == (True, False)
 
 
-def test_what_only_evaluates_is_not_the_first_training() -> None:
+def test_an_evaluation_is_not_the_first_training() -> None:
     first, _, _ = prepared()
     assert not first.is_of(Accelerator())
 

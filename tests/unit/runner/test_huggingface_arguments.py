@@ -82,13 +82,13 @@ def test_optimizers_have_transformers_names(plan: str, optimizer: str | None) ->
         ("bf16-ddp-none-mb1x1-oact", Device.CUDA, "offload of activations"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused(plan: str, device: Device, reason: str) -> None:
+def test_a_plan_that_the_trainer_cannot_carry_out_is_refused(plan: str, device: Device, reason: str) -> None:
     with pytest.raises(SettingsError, match=f"{plan} cannot be carried out by integration hf-trainer: .*{reason}"):
         huggingface_arguments.refuse(settings_of(plan, device=device))
     huggingface_arguments.refuse(settings_of("bf16-fsdp-none-mb1x1"))
 
 
-def test_what_an_earlier_attempt_has_taught_is_kept() -> None:
+def test_lessons_of_an_earlier_attempt_are_kept() -> None:
     taught = replace(settings_of("bf16-z3-none-mb4x8"), sharded_save=True)
     values = huggingface_arguments.training_arguments(taught)
     assert values["deepspeed"]["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is False

@@ -25,7 +25,7 @@ def watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Im
     sys.modules.pop(_MODULE, None)
 
 
-def test_two_watches_are_both_told_of_a_module_the_first_one_installed_first(watches: list[ImportWatch]) -> None:
+def test_two_watches_both_see_a_module_in_the_order_of_installation(watches: list[ImportWatch]) -> None:
     told = []
     for number, watch in enumerate(watches):
         watch.when_imported(_MODULE, lambda module, number=number: told.append((number, module.value)))  # type: ignore[misc]
@@ -34,7 +34,7 @@ def test_two_watches_are_both_told_of_a_module_the_first_one_installed_first(wat
     assert told == [(0, 1), (1, 1)]
 
 
-def test_a_watch_that_was_removed_is_not_told(watches: list[ImportWatch]) -> None:
+def test_a_removed_watch_sees_no_module(watches: list[ImportWatch]) -> None:
     told: list[object] = []
     watch, _ = watches
     watch.when_imported(_MODULE, told.append)

@@ -44,7 +44,7 @@ def test_a_plan_without_deepspeed_gets_no_configuration(tmp_path: Path) -> None:
     assert not (tmp_path / "ds.json").exists()
 
 
-def test_a_configuration_that_cannot_be_written_is_told_by_its_path(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_written_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match=r"MEMTUNE_DEEPSPEED_CONFIG=.*file/ds\.json: the configuration cannot"):
         prepare(env_settings("bf16-z2-none-mb2x4", config=tmp_path / "file" / "ds.json"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from broken_texts import texts
 from hypothesis import given
 from hypothesis import strategies as st
+from malformed_texts import texts
 
 from memtune_runner.command.command import Command, CommandError, Kind, parse
 

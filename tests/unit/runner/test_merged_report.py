@@ -49,7 +49,7 @@ def test_a_success_has_the_fewest_steps_and_the_fullest_memory() -> None:
     assert merged.resumed_samples is None
 
 
-def test_a_training_that_was_never_watched_is_told_so() -> None:
+def test_a_training_that_was_never_watched_is_reported() -> None:
     merged = merge(SETTINGS, [RankEnd(0, 0), RankEnd(1, 0)], None)
     assert merged.ending is Ending.SUCCEEDED, "it is not made again"
     assert "the runner was in no Python of the command" in merged.warnings
@@ -73,7 +73,7 @@ def test_the_fullest_device_counts_and_the_retries_of_any_rank() -> None:
     assert merge(SETTINGS, ends, None).memory == replace(crowded, alloc_retries=5)
 
 
-def test_what_was_resumed_is_what_a_rank_has_loaded() -> None:
+def test_the_resumed_checkpoint_is_the_one_a_rank_loaded() -> None:
     settings = replace(SETTINGS, resume_from=Path("/saves/8"), resume_samples=128)
     for loaded, resumed in (((128, None), 128), ((0, None), 0), ((None, None), None)):
         ends = [RankEnd(rank, 0, (report(rank, resumed_samples=each),)) for rank, each in enumerate(loaded)]
@@ -107,7 +107,7 @@ def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> 
     assert merged.largest == (ReportedComponent("weights", 9),)
 
 
-def test_a_hang_counts_whatever_the_rank_does_when_it_is_asked_to_end() -> None:
+def test_a_hang_stays_the_verdict_after_sigterm() -> None:
     hung = report(0, 2, Ending.HUNG, exit_code=87, message="no optimizer step")
     for code in (0, 87, 137, 143):  # a handler may call os._exit(0), or a shell go on
         merged = merge(SETTINGS, [RankEnd(0, code, (hung, report(0, 9))), STOPPED], None)
@@ -131,21 +131,21 @@ def test_a_shell_that_hides_the_failure_of_all_its_programs_has_not_succeeded() 
     assert (merged.ending, merged.exit_code) == (Ending.SUCCEEDED, 0)
 
 
-def test_of_programs_of_a_shell_that_trained_nothing_the_last_one_says_why_it_failed() -> None:
+def test_the_last_program_of_a_shell_says_why_it_failed() -> None:
     refused = report(0, None, Ending.ERROR, exit_code=2, message="unrecognized arguments: --nope", bad_command=True)
     failed = report(0, None, Ending.HOST_OOM, exit_code=86, message="MemoryError")
     merged = merge(SETTINGS, [RankEnd(0, 86, (refused, failed)), STOPPED], None)
     assert (merged.ending, merged.message, merged.bad_command) == (Ending.HOST_OOM, "MemoryError", None)
 
 
-def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:
+def test_the_cause_comes_before_its_consequences_and_stopped_ranks() -> None:
     echo = RankEnd(1, 1, (report(1, 2, Ending.ERROR, exit_code=1, message="DistBackendError: x"),), log="Broken pipe")
     merged = merge(SETTINGS, [STOPPED, echo, RankEnd(0, 85, (OOM,))], None)
     assert (merged.ending, merged.rank) == (Ending.DEVICE_OOM, 0)
     assert merge(SETTINGS, [STOPPED, echo], None).message == "DistBackendError: x"
 
 
-def test_a_rank_without_a_word_is_reported_by_what_is_left_of_it() -> None:
+def test_a_rank_without_a_report_is_described_by_its_exit() -> None:
     merged = merge(SETTINGS, [RankEnd(1, 139, (), log="Fatal Python error"), *WELL[:1]], None)
     assert (merged.ending, merged.exit_code, merged.rank) == (Ending.KILLED, 139, 1)
     assert "SIGSEGV" in merged.message
@@ -154,7 +154,7 @@ def test_a_rank_without_a_word_is_reported_by_what_is_left_of_it() -> None:
     assert (merged.ending, merged.exit_code) == (Ending.HOST_OOM, 86)
 
 
-def test_the_log_stays_with_the_user_who_wants_it_so() -> None:
+def test_the_log_tail_can_be_left_out() -> None:
     merged = merge(replace(SETTINGS, report_log_tail=False), [RankEnd(0, 85, (OOM,), log="secret")], None)
     assert merged.log_tail == ""
 
@@ -171,12 +171,12 @@ def test_the_log_stays_with_the_user_who_wants_it_so() -> None:
         ),
     ],
 )
-def test_what_ends_a_run_from_outside_is_no_failure_of_its_ranks(ended: Ended, code: int, message: str) -> None:
+def test_an_end_from_outside_is_no_failure_of_ranks(ended: Ended, code: int, message: str) -> None:
     merged = merge(SETTINGS, [STOPPED], ended)
     assert (merged.ending, merged.exit_code, merged.message, merged.steps) == (Ending.TERMINATED, code, message, 3)
 
 
-def test_of_several_reports_of_a_rank_the_one_that_fits_its_end_counts() -> None:
+def test_the_report_that_fits_a_ranks_end_counts() -> None:
     several = (report(0, 0, Ending.ERROR, exit_code=4, message="no data"), report(0, 9), report(0, 0))
     assert merge(SETTINGS, [RankEnd(0, 0, several)], None).steps == 9
     assert merge(SETTINGS, [RankEnd(0, 4, several)], None).message == "no data"
@@ -194,10 +194,10 @@ def test_a_probe_that_trained_nothing_is_no_measurement() -> None:
     assert merge(SETTINGS, [RankEnd(0, 0)], None).ending is Ending.SUCCEEDED
 
 
-def test_an_ending_is_told_to_other_nodes_as_it_is() -> None:
+def test_an_ending_reaches_other_nodes_unchanged() -> None:
     ended = Ended(3, Ending.HOST_OOM, 86, "é", is_graceful=True)
     assert Ended.from_json(ended.to_json().encode()) == ended
 
 
-def test_a_log_tail_has_at_most_twenty_lines_and_what_fits() -> None:
+def test_a_log_tail_has_at_most_twenty_lines() -> None:
     assert log_tail("\n".join(map(str, range(30)))).split("\n")[0] == "10"

@@ -28,7 +28,7 @@ from memtune_runner.launch.lines import LONGEST_LINE_BYTES, LineCutter, Tail
         ([b"x" * 9_000 + b"\r" + b"y" * 9_000], [], b"y" * 9_000),
     ],
 )
-def test_lines_and_what_is_left_of_them(chunks: list[bytes], lines: list[bytes], pending: bytes | None) -> None:
+def test_output_is_split_into_lines_and_a_rest(chunks: list[bytes], lines: list[bytes], pending: bytes | None) -> None:
     cutter = LineCutter()
     assert [line for chunk in chunks for line in cutter.feed(chunk)] == lines
     assert cutter.pending() == pending

@@ -127,9 +127,7 @@ class Model:
         (eval("lambda tokens, labels=None: labels"), True),  # has no source
     ],
 )
-def test_a_models_loss_is_weighed_if_it_is_given_what_comes_with_the_labels(
-    forward: Callable[..., Any], expected: bool
-) -> None:
+def test_a_models_loss_is_weighed_if_it_gets_the_item_count(forward: Callable[..., Any], expected: bool) -> None:
     assert own_losses.model_weighs(forward) is expected
 
 

@@ -20,9 +20,7 @@ def test_a_process_that_may_not_be_ended_keeps_nobody_from_the_others(monkeypatc
     processes.send(signal.SIGKILL, 1)
 
 
-def test_where_the_kernel_tells_nothing_there_is_nothing_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_process_information_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PROC", tmp_path / "none")
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
     processes.adopt_orphans()

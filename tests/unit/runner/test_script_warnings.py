@@ -34,7 +34,7 @@ def test_a_long_warning_does_not_hide_that_there_is_a_second() -> None:
     assert len(told) == LARGEST_WARNING
 
 
-def test_what_a_script_should_do_is_never_cut_off() -> None:
+def test_advice_for_the_script_is_never_cut_off() -> None:
     first, second, third = (f"{name} is wrong: {'do this ' * 14}instead" for name in "abc")
     for each in (first, second):
         script_warnings.warn(each, once=each)
@@ -43,7 +43,7 @@ def test_what_a_script_should_do_is_never_cut_off() -> None:
     assert script_warnings.collected() == f"{first}; 2 more in the log"
 
 
-def test_a_warning_that_another_one_replaces_is_told_no_more() -> None:
+def test_a_replaced_warning_is_not_reported() -> None:
     script_warnings.warn("skip the batches of the epoch", once="rows")
     assert script_warnings.is_issued("rows")
     script_warnings.withdraw("rows")
@@ -51,12 +51,12 @@ def test_a_warning_that_another_one_replaces_is_told_no_more() -> None:
     assert (script_warnings.is_issued("rows"), script_warnings.collected()) == (False, "begin at the second epoch")
 
 
-def test_nothing_is_told_without_warnings() -> None:
+def test_without_warnings_nothing_is_reported() -> None:
     assert script_warnings.collected() == ""
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_what_is_left_out_is_in_the_log_once(
+def test_omitted_warnings_are_in_the_log_once(
     rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", rank)

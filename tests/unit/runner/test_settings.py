@@ -56,9 +56,9 @@ def shrinking(**variables: str) -> dict[int, int]:
     return read_settings({**VARIABLES, **virtual, **variables}).budget_from_step
 
 
-def test_what_a_virtual_gpu_loses_it_loses_at_a_step_of_the_training() -> None:
+def test_a_virtual_gpu_loses_memory_at_a_training_step() -> None:
     assert shrinking() == {30: 1024}
-    assert shrinking(MEMTUNE_RESUME_SAMPLES=str(25 * 16)) == {5: 1024}, "it goes on from step 25"
+    assert shrinking(MEMTUNE_RESUME_SAMPLES=str(25 * 16)) == {5: 1024}, "it resumes from step 25"
     assert shrinking(MEMTUNE_RESUME_SAMPLES=str(40 * 16)) == {0: 1024}, "what was lost stays lost"
     short = {"MEMTUNE_RESUME_STEP": "25", "MEMTUNE_RESUME_SAMPLES": str(24 * 16 + 3)}
     assert shrinking(**short) == {5: 1024}, "the last step of its epoch was a short one"
@@ -66,10 +66,10 @@ def test_what_a_virtual_gpu_loses_it_loses_at_a_step_of_the_training() -> None:
 
 
 def test_a_plan_that_offloads_to_a_disk_needs_one() -> None:
-    told = {**VARIABLES, "MEMTUNE_PLAN": "bf16-z3-none-mb4x2-onvme"}
+    variables = {**VARIABLES, "MEMTUNE_PLAN": "bf16-z3-none-mb4x2-onvme"}
     with pytest.raises(SettingsError, match=r"MEMTUNE_NVME_PATH is missing: .* give resources\.nvmePath"):
-        read_settings(told)
-    assert read_settings({**told, "MEMTUNE_NVME_PATH": "/mnt/nvme"}).nvme_path == Path("/mnt/nvme")
+        read_settings(variables)
+    assert read_settings({**variables, "MEMTUNE_NVME_PATH": "/mnt/nvme"}).nvme_path == Path("/mnt/nvme")
 
 
 def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
@@ -99,6 +99,6 @@ def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
         ("MEMTUNE_REPORT_LOG_TAIL", "yes", "neither 0 nor 1"),
     ],
 )
-def test_what_does_not_hold_is_named(name: str, value: str, words: str) -> None:
+def test_an_invalid_variable_is_named(name: str, value: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         read_settings({**VARIABLES, name: value})

@@ -24,7 +24,7 @@ def test_the_script_is_unwound() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_what_follows_is_not_interrupted_also_where_no_script_began() -> None:
+def test_code_after_the_script_is_not_interrupted() -> None:
     with pytest.raises(ValueError, match="before the script"), _ending_on_sigterm():
         raise ValueError("before the script")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -40,16 +40,16 @@ def test_the_innermost_line_of_the_users_is_named() -> None:
         (-63, "signal 63 there; the code there"),
     ],
 )
-def test_an_end_without_a_word_is_told_by_its_code(code: int, words: str) -> None:
+def test_a_silent_end_is_reported_by_its_exit_code(code: int, words: str) -> None:
     assert words in error_messages.of_code(code, "there")
 
 
-def test_of_an_exception_that_nobody_expected_the_first_line_is_told() -> None:
+def test_an_unexpected_exception_is_reported_by_its_first_line() -> None:
     told = error_messages.unexpected(ValueError("x" * 600 + "\nmore"), "there")
     assert told == f"tracing stopped there: ValueError: {'x' * 500}"
 
 
-def test_the_board_keeps_what_was_written_last_and_cuts_what_is_too_long() -> None:
+def test_shared_status_keeps_the_last_text_and_cuts_long_ones() -> None:
     board = Board()
     assert (board.place, board.outcome) == ("", "")
     board.set_place("in a place with a long name")

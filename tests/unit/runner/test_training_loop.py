@@ -331,12 +331,12 @@ def left_by(script: Script, *, steps: bool = True) -> bool:
 
 
 @pytest.mark.parametrize("script", LEFT)
-def test_what_fails_behind_a_loop_has_left_it(script: Script) -> None:
+def test_a_failure_after_a_loop_has_left_it(script: Script) -> None:
     assert left_by(script)
 
 
 @pytest.mark.parametrize("script", [each for each in NOT_LEFT if each is not in_the_step])
-def test_what_fails_in_a_loop_has_not_left_it(script: Script) -> None:
+def test_a_failure_in_a_loop_has_not_left_it(script: Script) -> None:
     assert not left_by(script)
 
 

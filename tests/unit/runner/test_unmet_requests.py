@@ -20,7 +20,7 @@ SETTINGS = Settings(
 @pytest.mark.parametrize(
     ("asked", "seen", "is_told"), [(2, 8, True), (2, 2, False), (2, 1, False), (2, None, False), (None, 8, False)]
 )
-def test_an_evaluation_in_larger_batches_than_asked_for_is_told(
+def test_an_evaluation_in_larger_batches_than_requested_is_reported(
     asked: int | None, seen: int | None, is_told: bool
 ) -> None:
     told = larger_evaluation(replace(SETTINGS, evaluation_batch=asked), seen)
@@ -36,7 +36,7 @@ def test_an_evaluation_in_larger_batches_than_asked_for_is_told(
         (12, 6, RunKind.PROBE, False),
     ],
 )
-def test_a_rehearsal_that_loses_no_memory_is_told(after: int, steps: int, kind: RunKind, is_told: bool) -> None:
+def test_a_rehearsal_that_loses_no_memory_is_reported(after: int, steps: int, kind: RunKind, is_told: bool) -> None:
     told = kept_memory(replace(SETTINGS, kind=kind, shrink=Shrink(after, 1 << 29)), steps)
     assert told.startswith(f"resources.shrink takes memory after step {after}, and the training had only 6") is is_told
     assert kept_memory(SETTINGS, steps) == ""

@@ -12,7 +12,7 @@ from memtune_runner.rank.batch_size import BatchSizes, batch_size
 from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
-from memtune_runner.watch.oom_details import top_sites
+from memtune_runner.watch.oom_report_files import top_sites
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
@@ -71,7 +71,7 @@ def test_an_engine_counts_itself() -> None:
     assert (counter.steps, counter.skipped) == (1, 1)
 
 
-def test_what_a_step_over_all_ranks_saw() -> None:
+def test_samples_of_a_step_are_counted_over_all_ranks() -> None:
     tally = Tally()
     for rows in (4, 4, 4, 1):  # the last batch of an epoch is smaller and ends a smaller step
         tally.forward_began(rows, rows * 32)
@@ -200,7 +200,7 @@ def test_shortened_steps_are_extrapolated() -> None:
     assert pace.tokens_per_step(8) == 400
 
 
-def test_a_step_with_a_save_in_it_tells_nothing_about_the_others() -> None:
+def test_a_step_with_a_save_is_left_out_of_step_times() -> None:
     pace = Pace()
     pace.training_began(0.0)
     for now, disturbed in ((1.0, False), (2.0, False), (60.0, True), (61.0, False), (90.0, True)):
@@ -208,7 +208,7 @@ def test_a_step_with_a_save_in_it_tells_nothing_about_the_others() -> None:
     assert pace.step_seconds(2) == 1.0
 
 
-def test_if_every_step_holds_an_evaluation_that_is_what_a_step_is() -> None:
+def test_step_times_include_an_evaluation_that_every_step_has() -> None:
     pace = Pace()
     pace.training_began(0.0)
     for now in (1.0, 3.0, 5.0):
@@ -371,7 +371,7 @@ def test_an_integration_may_end_a_probe_itself() -> None:
         probe.finish()
 
 
-def test_what_is_left_to_do_at_the_end_of_a_probe_is_done_once_and_may_evaluate() -> None:
+def test_the_end_of_a_probe_runs_once_and_may_evaluate() -> None:
     probe, done = Probe(1), []
 
     def act() -> None:
@@ -386,7 +386,7 @@ def test_what_is_left_to_do_at_the_end_of_a_probe_is_done_once_and_may_evaluate(
     assert done == [False]
 
 
-def test_no_except_exception_stands_in_a_probes_way() -> None:
+def test_except_exception_does_not_catch_the_end_of_a_probe() -> None:
     assert not issubclass(ProbeFinished, Exception)
 
 
@@ -394,7 +394,7 @@ def frame(filename: str, line: int) -> dict[str, object]:
     return {"filename": filename, "line": line, "name": "forward"}
 
 
-def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> None:
+def test_memory_is_attributed_to_lines_of_the_users_code() -> None:
     inner = frame("/x/torch/nn/functional.py", 1)
     blocks = [
         {"state": "active_allocated", "size": 30, "frames": [inner, frame("train.py", 7)]},

@@ -41,7 +41,7 @@ SETTINGS = Settings(PLAIN, RunKind.TRAIN, "env", 16, 128, run="llama-train-1", g
         ),
     ],
 )
-def test_the_plan_decides_what_it_knows_and_keeps_the_rest(plan: Plan, own: dict[str, str], merged: str) -> None:
+def test_the_plan_sets_its_variables_and_keeps_the_others(plan: Plan, own: dict[str, str], merged: str) -> None:
     found = allocator_settings.variables(plan, own)
     assert found == {"PYTORCH_ALLOC_CONF": merged, "PYTORCH_CUDA_ALLOC_CONF": merged}
     assert allocator_settings.variables(plan, found) == found
@@ -55,7 +55,7 @@ def test_ranks_are_numbered_over_the_nodes_and_read_back() -> None:
     assert Rank.read({}) == Rank()
 
 
-def test_a_worker_finds_what_torchs_own_launcher_would_have_set() -> None:
+def test_a_worker_has_torchruns_variables() -> None:
     found = of_worker(SETTINGS, {}, is_program=False)
     assert (found["TORCHELASTIC_RUN_ID"], found["OMP_NUM_THREADS"]) == ("llama-train-1", "1")
     assert not {"CUDA_VISIBLE_DEVICES", "PYTHONPATH"} & found.keys()
@@ -76,7 +76,7 @@ def test_a_program_finds_the_hooks_before_its_own_python_path() -> None:
     assert (Path(first, "sitecustomize.py").exists(), own) == (True, "/own")
 
 
-def test_a_worker_is_told_what_it_goes_on_from() -> None:
+def test_a_worker_has_its_checkpoint() -> None:
     resumed = replace(SETTINGS, resume_from=Path("/saves/step-8"), resume_step=9, resume_samples=128)
     found = of_worker(resumed, {}, is_program=False)
     told = [found[f"MEMTUNE_RESUME_{each}"] for each in ("FROM", "STEP", "SAMPLES")]

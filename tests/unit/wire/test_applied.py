@@ -73,7 +73,7 @@ def test_a_script_that_switches_expandable_segments_on_by_itself_is_left_alone()
     assert mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=False) == "", "it may fit"
 
 
-def test_what_training_and_the_script_decide_is_compared_only_where_the_job_opens_it() -> None:
+def test_choices_of_training_and_script_are_compared_only_where_the_job_opens_them() -> None:
     plan = Plan.parse("bf16-ddp-full-mb4x8-sgd-eager-fl")
     seen = Applied(optimizer="adamw", attention="sdpa", fused_loss=False)
     assert mismatch(plan, seen, world=2, is_probe=True, integration="sdk") == ""
@@ -124,7 +124,7 @@ def test_fewer_micro_batches_may_be_all_that_an_epoch_has(integration: str) -> N
         assert "epoch" not in mismatch(plan, other, world=2, is_probe=False, integration=integration)
 
 
-def test_what_differs_only_because_something_else_does_is_left_out() -> None:
+def test_consequential_differences_are_left_out() -> None:
     seen = replace(FOLLOWED, backend="ddp", zero_stage=0)
     assert "zeroStage" not in mismatch(PLAN, seen, world=2, is_probe=False)
 
@@ -159,7 +159,7 @@ def test_one_rank_needs_no_wrapper_for_data_parallelism() -> None:
         ("fp8-fsdp-none-mb1x1", "float32", "float32", "bfloat16", "computeDtype"),
     ],
 )
-def test_precision(plan: str, weights: str, gradients: str, compute: str, wrong: str) -> None:
+def test_differing_precision_is_reported(plan: str, weights: str, gradients: str, compute: str, wrong: str) -> None:
     seen = Applied(weight_dtype=weights, gradient_dtype=gradients, compute_dtype=compute)
     sentence = mismatch(Plan.parse(plan), seen, world=2, is_probe=False)
     assert (f"applied.{wrong} is" in sentence) if wrong else sentence == ""
@@ -172,7 +172,7 @@ def test_a_script_that_checkpoints_against_its_plan_is_caught() -> None:
     assert "memtune_runner.loss_in_parts" in sentence, "it may be the parts of a loss alone"
 
 
-def test_what_to_do_about_missing_checkpointing_depends_on_who_carries_the_plan_out() -> None:
+def test_the_remedy_for_missing_checkpointing_depends_on_the_integration() -> None:
     plan, seen = Plan.parse("bf16-z2-full-mb4x8"), Applied(checkpointed_blocks=0)
     assert "switch the script's own checkpointing on" in mismatch(plan, seen, world=2, is_probe=False)
     by_runner = mismatch(plan, seen, world=2, is_probe=False, integration="accelerate")

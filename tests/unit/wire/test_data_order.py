@@ -47,7 +47,7 @@ def test_a_data_set_may_be_smaller_than_a_step() -> None:
     assert [sorted(batch) for batch in islice(batches(2, 4, 0), 2)] == [[0, 0, 1, 1]] * 2
 
 
-def test_what_has_no_order_is_refused() -> None:
+def test_data_without_an_order_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         next(batches(0, 4, 0))
     with pytest.raises(ValueError, match="cannot be divided among 3"):

@@ -65,7 +65,9 @@ def test_other_commands_are_left_alone(command: list[str]) -> None:
 
 def test_a_refusal_names_the_framework_and_the_integration() -> None:
     for framework in FRAMEWORKS:
-        assert framework.refusal("accelerate").startswith(f"integration accelerate does not support {framework.name}: ")
+        assert framework.unsupported("accelerate").startswith(
+            f"integration accelerate does not support {framework.name}: "
+        )
         assert "accelerate" not in framework.integrations
 
 

@@ -72,15 +72,13 @@ def test_memory_that_was_taken_stays_taken(target: Target, seen: list[Step], spe
 
 
 @given(targets, steps, st.integers(0, 10**9))
-def test_what_a_faster_plan_does_not_rule_out_a_slower_one_does_not(
-    target: Target, seen: list[Step], faster: int
-) -> None:
+def test_a_slower_target_prunes_no_more_than_a_faster_one(target: Target, seen: list[Step], faster: int) -> None:
     above = target._replace(tokens_per_second=target.tokens_per_second + faster)
     if pruned(above, seen) is None:
         assert pruned(target, seen) is None
 
 
-def test_what_there_is_to_beat_depends_on_the_objective() -> None:
+def test_the_target_depends_on_the_objective() -> None:
     knowledge = replace(knowledge_of(make_job(), Status(), None), headroom=0.25)
     most = knowledge.usable_bytes * 3 // 4
     found = {

@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from broken_texts import texts
 from hypothesis import given
 from hypothesis import strategies as st
+from malformed_texts import texts
 
 from memtune.wire.probe_pruning import Pruned
 from memtune.wire.report import (
@@ -104,11 +104,11 @@ def test_a_long_message_loses_whole_words_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest", "told"),
+    ("longest", "expected"),
     [(17, "a cat and its dog"), (16, "a cat and its..."), (12, "a cat and..."), (5, "a ..."), (1, "."), (0, "")],
 )
-def test_a_text_is_shortened_at_a_word(longest: int, told: str) -> None:
-    assert shortened("a cat and its dog", longest) == told
+def test_a_text_is_shortened_at_a_word(longest: int, expected: str) -> None:
+    assert shortened("a cat and its dog", longest) == expected
     assert shortened("/a/path/to/somewhere", 12) == "/a/path/t..."
 
 
@@ -194,7 +194,7 @@ def test_a_part_that_was_cut_is_none_so_that_half_a_measurement_is_not_taken_for
         ({"measuredSteps": [[1, -1.0, 1]]}, "measuredSteps: -1.0 is not a number"),
     ],
 )
-def test_what_no_runner_writes_is_refused_by_field(change: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_report_is_refused_by_field(change: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ReportError, match=complaint):
         read_report(json.dumps(json.loads(whole(OOM)) | change))
 
@@ -215,7 +215,7 @@ def test_what_no_runner_writes_is_refused_by_field(change: dict[str, Any], compl
         b"\xff",
     ],
 )
-def test_what_is_no_report_is_refused(text: str | bytes) -> None:
+def test_text_that_is_no_report_is_refused(text: str | bytes) -> None:
     with pytest.raises(ReportError):
         read_report(text)
 

@@ -6,8 +6,8 @@ import pytest
 
 from memtune.api.status import SENTENCE
 from memtune.plans.plan import Plan
+from memtune.wire.applied import own_batch
 from memtune.wire.report import Applied
-from memtune.wire.script_batch import own_batch
 
 PLAN = Plan.parse("bf16-ddp-none-mb4x4")
 READ = "read $MEMTUNE_MICRO_BATCH and $MEMTUNE_ACCUMULATION, or set globalBatchSize"
@@ -18,7 +18,7 @@ MICRO_BATCH = (
 
 
 @pytest.mark.parametrize(
-    ("micro_batch", "samples", "is_probe", "told"),
+    ("micro_batch", "samples", "is_probe", "expected"),
     [
         (4, 32, False, ""),
         (4, 16, True, ""),  # a probe may be shortened
@@ -33,11 +33,11 @@ MICRO_BATCH = (
         (None, 64, True, f"the script's batch is 64, training.globalBatchSize 32: {READ} 64"),
     ],
 )
-def test_both_batches_are_told(micro_batch: int | None, samples: int | None, is_probe: bool, told: str) -> None:
+def test_both_batches_are_reported(micro_batch: int | None, samples: int | None, is_probe: bool, expected: str) -> None:
     seen = Applied(micro_batch=micro_batch, samples_per_step=samples)
-    assert own_batch(PLAN, seen, 2, is_probe) == told
+    assert own_batch(PLAN, seen, 2, is_probe) == expected
 
 
-def test_none_of_it_is_cut_out_of_the_status() -> None:
+def test_the_script_batch_message_fits_the_status() -> None:
     seen = Applied(micro_batch=16, samples_per_step=8192)
     assert len(own_batch(Plan.parse("bf16-ddp-none-mb4x32"), seen, 8, is_probe=True)) <= SENTENCE

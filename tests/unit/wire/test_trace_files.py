@@ -34,7 +34,7 @@ def damaged(**changes: Any) -> str:
         (damaged(parameters=[["w", 1]]), "damaged"),
     ],
 )
-def test_what_is_no_trace_is_told_so(text: str, message: str) -> None:
+def test_invalid_data_is_refused_as_no_trace(text: str, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         loads(text)
 

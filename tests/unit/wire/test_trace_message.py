@@ -80,7 +80,7 @@ def test_equal_parts_cost_next_to_nothing() -> None:
         (message(["[" * 10_000]), "damaged|version"),
     ],
 )
-def test_what_is_no_trace_is_told_so(text: str, told: str) -> None:
+def test_invalid_data_is_refused_as_no_trace(text: str, told: str) -> None:
     with pytest.raises(TraceError, match=told):
         unpack(text)
 
@@ -92,7 +92,7 @@ def test_a_message_that_unpacks_to_too_much_is_not_unpacked() -> None:
         unpack(base64.b85encode(bomb).decode())
 
 
-def test_no_damage_is_more_than_a_sentence() -> None:
+def test_any_damage_is_reported_in_one_sentence() -> None:
     chance = random.Random(0)
     for _ in range(60):
         document = opened()

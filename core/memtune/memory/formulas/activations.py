@@ -21,6 +21,7 @@ from memtune.plans.knobs import Attention
 _KORTHIKANTI = "2205.05198, section 4"
 _SAVED = "torch derivatives.yaml; 2205.05198, section 4"
 _FP32 = 4
+_RING = "torch.distributed.tensor.experimental, _templated_ring_attention_backward"
 _LIVE = "layer in backward"
 _BEFORE = (FORWARD, LOSS, BACKWARD, REDUCE)
 _TENSORS_OF_A_CUBE = 5  # activation_tensors only of gelu_new, which is written out with a power
@@ -53,13 +54,16 @@ def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
 
 
 def picture_bytes(tower: Architecture) -> int:
-    """What a vision tower keeps of one image without checkpointing: 18h + 4 ffn per layer and patch (section 4)."""
+    """Activations that a vision tower keeps for one image without checkpointing: 18h + 4 ffn per layer and patch
+    (section 4).
+    """
     assert tower.image
     return tower.image.tokens * tower.layers * (18 * tower.hidden_size + 4 * tower.ffn_size)
 
 
 def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
-    """What cross-attention adds to a decoder layer: its norm, query and output, and the source's keys and values.
+    """The activations that cross-attention adds to a decoder layer: its norm, query and output, and the source's keys
+    and values.
 
     Keys and values are projected from the encoder's output, which all decoder layers share and which is counted
     elsewhere. Their number is the source's tokens; all other bytes are per target token.
@@ -75,25 +79,43 @@ def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
 def _norms(shape: Shape, recipe: Recipe) -> float:
     wide, hidden = recipe.compute_bytes, shape.hidden
     # The output of a norm is kept as the input of a trainable projection, and again for the norm's own scale.
-    learns = not shape.has_adapter
+    learns = not shape.has_adapter or recipe.mixes_units
     # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
     # Recent versions do not, but published peaks are above rather than below this.
-    by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"} and not _own_input_bytes(shape, recipe)
-    is_kept = learns or recipe.fp32_residuals or recipe.keeps_frozen_inputs or by_adapter
-    output = wide * hidden if is_kept else 0
-    kept = 4 if recipe.autocasts and not recipe.compiled else wide
-    outputs = shape.norms * output
+    is_kept = learns or recipe.fp32_residuals or recipe.keeps_frozen_inputs
+    read = shape.norms if is_kept else _norms_read_by_adapter(shape, recipe)
+    outputs = float(read * wide * hidden)
     if learns and recipe.autocasts and not recipe.compiled:
         # Norms and their outputs are fp32, and each projection casts its input for itself: autocast caches casts of
         # weights only (aten/src/ATen/autocast_mode.cpp, cached_cast).
         outputs = shape.readers * wide * hidden
-    if recipe.compiled or not shape.rms_norm:
+    is_modulated = recipe.fuses_elementwise or not shape.rms_norm
+    return shape.norms * _norm(shape, recipe) + outputs + (shape.modulation * wide * hidden if is_modulated else 0)
+
+
+def _norm(shape: Shape, recipe: Recipe) -> int:
+    """Bytes per token that one norm keeps beside its output."""
+    wide, hidden = recipe.compute_bytes, shape.hidden
+    kept = 4 if recipe.autocasts and not recipe.compiled else wide
+    if recipe.fuses_elementwise or not shape.rms_norm:
         # Fused: the residual, and no normalised copy of it.
-        return shape.norms * kept * hidden + outputs + shape.modulation * wide * hidden
+        return kept * hidden
     # Eager RMSNorm upcasts to fp32 and keeps that copy; a trainable scale keeps the normalised input too. T5's scales
     # what it did not upcast (modeling_t5.py, T5LayerNorm), and keeps that as well.
     own = wide * hidden if shape.scales_as_is and wide == kept < _FP32 else 0
-    return shape.norms * (4 * hidden + (kept * hidden if learns else 0) + own) + outputs
+    learns = not shape.has_adapter or recipe.mixes_units
+    return 4 * hidden + (kept * hidden if learns else 0) + own
+
+
+def _norms_read_by_adapter(shape: Shape, recipe: Recipe) -> int:
+    """The norms of a layer whose output an adapter keeps: that before attention, and that before the feed-forward."""
+    if _own_input_bytes(shape, recipe) or not shape.adapted:
+        return 0
+    if shape.modulated:
+        # Whether what scales and shifts a norm's output keeps it was never emulated.
+        return shape.norms
+    readers = ({"query", "key", "value"}, {"gate", "up"})
+    return min(sum(not shape.adapted.isdisjoint(roles) for roles in readers), shape.norms)
 
 
 def _attention(shape: Shape, recipe: Recipe) -> float:
@@ -102,8 +124,8 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
     if shape.query_key_norm:
         # A fused norm keeps its input; an eager RMSNorm keeps it in fp32 and, for a scale that learns, the normalised
         # result.
-        scaled = 0 if shape.has_adapter else wide
-        each = wide if recipe.compiled or not shape.rms_norm else 4 + scaled
+        scaled = 0 if shape.has_adapter and not recipe.mixes_units else wide
+        each = wide if recipe.fuses_elementwise or not shape.rms_norm else 4 + scaled
         kept += each * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
@@ -125,8 +147,9 @@ def _keys(shape: Shape, recipe: Recipe) -> int:
 def _mlp(shape: Shape, recipe: Recipe) -> float:
     wide = recipe.compute_bytes
     # Before and after the activation; if gated, also the other factor and the product, the input of the down
-    # projection. A compiled layer recomputes the activation; a frozen down projection needs no input.
-    activation = 1 + (not shape.gated) if recipe.compiled else shape.activation_tensors
+    # projection. A compiled layer recomputes the activation, as Liger's kernel does (ops/swiglu.py); a frozen down
+    # projection needs no input.
+    activation = 1 + (not shape.gated) if recipe.fuses_elementwise else shape.activation_tensors
     tensors = activation + (2 if shape.gated else 0)
     by_adapter = "down" in shape.adapted and not _own_input_bytes(shape, recipe)
     needs_input = by_adapter or recipe.fp32_residuals or recipe.keeps_frozen_inputs
@@ -143,7 +166,7 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
 
 
 def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
-    """What each module of an adapter keeps of an element that it reads, unless it shares the layer's own.
+    """Bytes that each module of an adapter keeps per input element, unless it shares the layer's own.
 
     Dropout makes another tensor for each module, and a mask of one byte. Under autocast a fp32 adapter reads a cast
     input, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear); beside a
@@ -202,11 +225,13 @@ def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:
 
 
 def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    """What layers keep, and the layer being recomputed and differentiated: the larger of two stacks."""
+    """Kept activations, and the layer being recomputed and differentiated: the larger of two stacks."""
     if not (shape.crossed and recipe.target_length):
         return _activation_terms(shape, recipe, constants)
     biased = shape.biased_stacks // 2
-    encoder_shape = replace(shape, layers=shape.layers - shape.crossed, crossed=0, biased_stacks=biased)
+    encoder_shape = replace(
+        shape, layers=shape.layers - shape.crossed, crossed=0, biased_stacks=biased, final_norm=False
+    )
     encoder = _activation_terms(encoder_shape, recipe, constants)
     decoder = _activation_terms(replace(shape, layers=shape.crossed, biased_stacks=biased), recipe.decoder, constants)
     # The encoder's layers, whose gradients are the last, are the first.
@@ -223,7 +248,7 @@ def _within(terms: Sequence[Term], phases: tuple[int, ...]) -> list[Term]:
 
 
 def _activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    """What layers keep, and the layer that is being recomputed and differentiated."""
+    """Kept activations, and the layer that is being recomputed and differentiated."""
     tokens = recipe.tokens / recipe.tensor_parallel
     # 1F1B keeps as many micro-batches in flight as there are stages, so pipelining does not shrink activations.
     # Traces and emulated runs of transformers' models show no tensor beside these.
@@ -246,16 +271,42 @@ def _activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> lis
         _, _, last = _kept_and_live(shape, recipe, whole, 0.0)
         parts = [(live, (BACKWARD, FIRST_LAYER))] if live == last else [(live, (BACKWARD,)), (last, (FIRST_LAYER,))]
         terms += [Term(_LIVE, each * tokens, phases, template, (each, tokens), _SAVED, True) for each, phases in parts]
-    return [*terms, _gradients_inside(shape, recipe, constants, tokens)]
+    return [*terms, *_final_norm(shape, recipe, tokens), _gradients_inside(shape, recipe, constants, tokens)]
+
+
+def _final_norm(shape: Shape, recipe: Recipe, tokens: float) -> list[Term]:
+    """What the norm after the last layer keeps, and its output, until the head's gradient is there.
+
+    In an encoder-decoder that is the decoder's; the encoder's output is counted with what is between the stacks.
+    """
+    if not shape.final_norm:
+        return []
+    each = final_norm_bytes(shape, recipe)
+    template, values = "{:,.0f} B a token of the last norm x {:,.0f} tokens", (each, tokens)
+    return [Term("activations", each * tokens, (FORWARD, LOSS), template, values, _SAVED, True)]
+
+
+def final_norm_bytes(shape: Shape, recipe: Recipe) -> float:
+    """Bytes per token that the last norm keeps, and its output, which a head that learns keeps as its input."""
+    output = 0 if shape.has_adapter and not recipe.keeps_frozen_inputs else recipe.compute_bytes * shape.hidden
+    return float(_norm(shape, recipe) + output)
 
 
 def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens: float) -> Term:
     """The gradients inside a layer: of its feed-forward or, if attention computes scores, of those."""
     width = max(shape.ffn, shape.hidden)
-    size, phases = constants.backward_factor * recipe.compute_bytes * width * tokens, REDUCING
-    values: tuple[object, ...] = (constants.backward_factor, recipe.compute_bytes, width, tokens)
+    # Liger writes the gradients of gate and up into what they were computed from (ops/swiglu.py, swiglu_backward).
+    factor = 1.0 if recipe.liger_layers else constants.backward_factor
+    size, phases = factor * recipe.compute_bytes * width * tokens, REDUCING
+    values: tuple[object, ...] = (factor, recipe.compute_bytes, width, tokens)
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
     scores = _score_gradient_bytes(recipe) * shape.heads * recipe.sequence_length / recipe.context_parallel * tokens
+    ring = _ring_bytes(shape, recipe) * tokens
+    if ring > max(scores, size):
+        template = (
+            "{:,.0f} B a token x {:,.0f} tokens of keys, values and gradients in a ring, less what is free by then"
+        )
+        return Term(_LIVE, ring, phases, template, (ring / tokens, tokens), _RING, True)
     if scores <= size:
         return Term(_LIVE, size, phases, template, values, "derived", True)
     values = (_score_gradient_bytes(recipe), shape.heads, recipe.sequence_length, tokens)
@@ -263,10 +314,25 @@ def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens
     return Term(_LIVE, scores, phases, template, values, source, True)
 
 
+def _ring_bytes(shape: Shape, recipe: Recipe) -> float:
+    """Bytes per token in the backward pass of torch's ring attention, less what the feed-forward has freed before.
+
+    Every rank gathers all keys and values of the sequence, adds up gradients in fp32, and sends those of keys and
+    values around: emulated backward passes of an attention with 4 to 16 heads of keys, on a middle one of 4 and 8
+    ranks.
+    """
+    if not recipe.gathers_keys:
+        return 0.0
+    keys = 2 * _keys(shape, recipe)
+    gathered = recipe.compute_bytes * recipe.context_parallel
+    return 18.0 * shape.query + (17 + gathered) * keys - _mlp(shape, recipe)
+
+
 def _score_gradient_bytes(recipe: Recipe) -> int:
     """Bytes per score in the backward of a softmax beside its output: incoming and outgoing gradient.
 
-    On a GPU also the product of output and gradient. What the next product kept beside an fp32 output is freed by then.
+    On a GPU also the product of output and gradient. The copy that the next product kept beside an fp32 output is freed
+    by then.
     """
     if recipe.attention is not Attention.EAGER or recipe.compiled:
         return 0
@@ -281,7 +347,8 @@ def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
     Under autocast a fp32 embedding starts it, and adding half precision keeps it fp32; a diffusion transformer starts
     with a projection.
     """
-    is_wide = recipe.fp32_residuals or (recipe.autocasts and not shape.modulated and not shape.has_adapter)
+    is_cast = recipe.casts_base if shape.has_adapter else recipe.autocasts
+    is_wide = recipe.fp32_residuals or (is_cast and not shape.modulated)
     return float((4 if is_wide else recipe.compute_bytes) * shape.hidden)
 
 
@@ -304,7 +371,7 @@ def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) 
 
 
 def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) -> list[Term]:
-    """What cross-attention keeps, and the encoder's output: every decoder layer reads it and adds to its gradient."""
+    """Activations of cross-attention, and the encoder output: every decoder layer reads it and adds to its gradient."""
     each = float(recipe.compute_bytes * shape.hidden)
     template, source = "{:,.0f} B a token of the encoder's {} x {:,.0f} tokens", "derived"
     source_tokens = recipe.source_tokens / recipe.tensor_parallel

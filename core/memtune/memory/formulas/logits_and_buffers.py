@@ -7,7 +7,8 @@ is gathered in compute precision, the root unit is not resharded after its forwa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import ceil
 
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.packing import LossBlocks
@@ -16,12 +17,12 @@ from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import (
     ALWAYS,
     BACKWARD,
+    DRIVER_OVERHEAD,
     EVALUATION,
     FIRST_LAYER,
     FORWARD,
     INIT,
     LOSS,
-    OUTSIDE,
     REDUCE,
     REDUCING,
     SAVE,
@@ -70,33 +71,15 @@ def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
 
 def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.backend == "deepspeed":
-        # Every module prefetches until max_live is reached, at most the whole model; the computing module is gathered
-        # in any case (partitioned_param_coordinator.py); an embedding is released before the head is gathered.
-        # memtune.plans.deepspeed_config moves the limit with the bucket.
-        largest = min(shape.root, shape.vocab * shape.hidden) if shape.vocab else shape.root
-        limit = recipe.live_elements or recipe.bucket_elements * MAX_LIVE_BUCKETS
-        live = float(min(max(limit, largest, shape.layer), shape.total))
-        size = live * recipe.compute_bytes / recipe.tensor_parallel
-        template = "{:,.0f} live and prefetched parameters x {} B"
-        terms = [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
-        if recipe.keeps_gathered:
-            # Products of torch's own keep the storage of gathered weights (deepspeed#8189): the layers' until their
-            # backward pass, if they are not recomputed, and the head's, which is gathered a second time. The live
-            # parameters are the head and, up to the limit, layers that were not released.
-            table = shape.vocab * shape.hidden
-            layers = shape.layers * shape.layer if recipe.checkpointing.mode == "none" else 0
-            kept = (max(float(layers + table) - live, 0.0) + table) / recipe.tensor_parallel
-            template, parts = "{:,.0f} parameters kept for the backward pass x {} B", (kept, recipe.compute_bytes)
-            size, phases = kept * recipe.compute_bytes, (FORWARD, LOSS, BACKWARD)
-            terms.append(Term("gathered units", size, phases, template, parts, "deepspeed#8189"))
-        return terms
+        return _live_parameters(shape, recipe)
     root, layer = _unit_bytes(shape, recipe)
     terms = _gathered_units(shape, recipe, root, layer)
-    if not shape.has_adapter:
+    if not shape.has_adapter or recipe.mixes_units:
         # A unit's gradients are unsharded until reduced; the head's wait for the embedding's, the last to be ready, of
         # which an encoder-decoder has the decoder's part before the first layer. A unit is copied for the reduction, in
         # the dtype in which gradients are reduced.
         copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
+        root = 0.0 if shape.has_adapter else root
         head = min(shape.vocab * shape.hidden * recipe.compute_bytes / recipe.tensor_parallel, root)
         template = "unsharded gradients of the {} {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
         early, late = ((BACKWARD,), (FIRST_LAYER, REDUCE)) if shape.crossed else ((BACKWARD, FIRST_LAYER), (REDUCE,))
@@ -104,22 +87,89 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         for unit, waiting, part, living in units:
             values, source = (unit, waiting, part * layer, part * copy), "torch fully_shard, foreach_reduce"
             terms.append(Term("buckets", waiting + part * (layer + copy), living, template, values, source))
+        # A tied head's gradient and the embedding's make a third tensor of their sum, when no layer is left.
+        layers = (1 + _arriving(recipe)) * layer + copy
+        if shape.is_tied and not shape.crossed and 2 * head > layers:
+            template, added = "2 x {:,.0f} B that are added - {:,.0f} B of layers before", (head, layers)
+            terms.append(Term("buckets", 2 * head - layers, (REDUCE,), template, added, "torch autograd InputBuffer"))
     return terms
+
+
+def _table(shape: Shape) -> int:
+    """Elements of the embedding, or of the head; of a model without a vocabulary, of all that is outside the layers."""
+    return min(shape.root, shape.vocab * shape.hidden) if shape.vocab else shape.root
+
+
+def _live_limit(shape: Shape, recipe: Recipe) -> int:
+    """The parameters that stage 3 keeps gathered; memtune.plans.deepspeed_config moves the limit with the bucket."""
+    return max(recipe.live_elements or recipe.bucket_elements * MAX_LIVE_BUCKETS, shape.layer)
+
+
+def _live_parameters(shape: Shape, recipe: Recipe) -> list[Term]:
+    """The parameters that DeepSpeed has gathered (partitioned_param_coordinator.py).
+
+    Every module prefetches until max_live is reached, at most the whole model; the computing module is gathered in any
+    case; an embedding is released before the head is gathered. In the backward pass the embedding is the last weight
+    that is prefetched: as a whole, as soon as there is any room. When its gradient is ready, nothing else is gathered.
+    """
+    table, limit = _table(shape), _live_limit(shape, recipe)
+    live = float(min(max(limit, table), shape.total))
+    phases = [((FORWARD, LOSS, BACKWARD), live), ((FIRST_LAYER,), float(min(limit + table, shape.total)))]
+    phases.append(((REDUCE,), float(max(table, shape.layer))))
+    if shape.has_adapter:
+        # Nothing differentiates the embedding.
+        phases = [(_COMPUTING, live)]
+    each, template = recipe.compute_bytes / recipe.tensor_parallel, "{:,.0f} live and prefetched parameters x {} B"
+    terms = [
+        Term("gathered units", elements * each, when, template, (elements, recipe.compute_bytes), "zero/config.py")
+        for when, elements in phases
+    ]
+    if recipe.keeps_gathered:
+        # Products of torch's own keep the storage of gathered weights (deepspeed#8189): the layers' until their
+        # backward pass, if they are not recomputed, and the head's, which is gathered a second time. The live
+        # parameters are the head and, up to the limit, layers that were not released.
+        table = shape.vocab * shape.hidden
+        layers = shape.layers * shape.layer if recipe.checkpointing.mode == "none" else 0
+        kept = (max(float(layers + table) - live, 0.0) + table) / recipe.tensor_parallel
+        template, parts = "{:,.0f} parameters kept for the backward pass x {} B", (kept, recipe.compute_bytes)
+        size = kept * recipe.compute_bytes
+        terms.append(Term("gathered units", size, (FORWARD, LOSS, BACKWARD), template, parts, "deepspeed#8189"))
+    return terms
+
+
+def bytes_behind(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> float:
+    """Gathered weights beyond ``terms`` that stage 3 has released, but kernels may still use.
+
+    A released weight is taken off the limit of live ones as the CPU launches its kernels, while the allocator keeps its
+    block until they are done (partition_parameters.py, free_param: record_stream). In the forward pass the CPU waits
+    for gathers alone, which have a stream and blocks of their own: where computing takes longer, up to all weights are
+    there.
+    """
+    if not recipe.is_stage_3 or recipe.weight_shards == 1 or recipe.offloads_weights:
+        return 0.0
+    gathered = sum(term.bytes for term in terms if term.name == "gathered units" and LOSS in term.phases)
+    return max(recipe.compute_bytes * shape.total / recipe.tensor_parallel - gathered, 0.0)
+
+
+def _arriving(recipe: Recipe) -> int:
+    return 2 if recipe.weight_shards > 1 else 1
 
 
 def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> list[Term]:
     """Units of FSDP: one computes while the next arrives, or all stay for the backward pass, which reshards them.
 
-    A single rank copies its units too, but never waits (_fsdp_param_group.py, wait_for_unshard). While the first layer,
-    the last of the backward pass, computes, none arrives.
+    A single rank copies its units too, but never waits (_fsdp_param_group.py, wait_for_unshard). At the loss only what
+    the last unit was copied from is there. While the first layer, the last of the backward pass, computes, none
+    arrives.
     """
-    at_once = 2 if recipe.weight_shards > 1 else 1
+    at_once = _arriving(recipe)
     template, few, sizes = "root unit {:,.0f} B + {} layers x {:,.0f} B", root + at_once * layer, (root, at_once, layer)
     first = layer * shape.first_layer_part
     last = Term("gathered units", root + first, (FIRST_LAYER,), template, (root, 1, first), "torch fully_shard")
     if not recipe.keeps_gathered:
-        phases = (FORWARD, LOSS, BACKWARD, REDUCE)
-        return [Term("gathered units", few, phases, template, sizes, "torch fully_shard"), last]
+        between = Term("gathered units", root + layer, (LOSS,), template, (root, 1, layer), "torch fully_shard")
+        phases = (FORWARD, BACKWARD, REDUCE)
+        return [Term("gathered units", few, phases, template, sizes, "torch fully_shard"), between, last]
     layers = layer * (shape.total - shape.root) / shape.layer
     source, kept = "torch fully_shard, reshard_after_forward=False", "root unit {:,.0f} B + all layers {:,.0f} B"
     return [
@@ -134,7 +184,7 @@ def _bucket(elements: float, width: float, phases: tuple[int, ...], template: st
 
 
 def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
-    # Except at stage 1, gradients are reduced in compute precision, whatever they accumulate in.
+    # Except at stage 1, gradients are reduced in compute precision, even if they accumulate in another.
     trainable, width = shape.trainable / recipe.tensor_parallel, recipe.compute_bytes
     template = "{:,.0f} elements x {:.4g} B"
     if not recipe.has_bucket:
@@ -145,8 +195,15 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
         return [_bucket(reduced, width, (REDUCE,), template, source)]
     # From stage 1 on the buffer has its full size, however few parameters there are.
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
-    terms = [_bucket(capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
-    copies = _copies_to_reduce(recipe, min(capacity, trainable), trainable > capacity)
+    # Two buffers take turns if reduction overlaps the backward pass; stage 3 has one in any case.
+    at_once = 2 if recipe.overlaps_reduction and not recipe.is_stage_3 else 1
+    terms = [_bucket(at_once * capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
+    filled = min(capacity, trainable)
+    copies = _copies_to_reduce(recipe, dict.fromkeys(REDUCING if trainable > capacity else (REDUCE,), filled))
+    if recipe.is_stage_3 and not shape.has_adapter:
+        copies = _copies_to_reduce(recipe, _reduced_by_stage_3(shape, recipe))
+    if not shape.has_adapter:
+        terms += _waiting_gradients(shape, recipe, filled if copies else 0.0)
     if not recipe.offloads_states or recipe.is_stage_3 or shape.has_adapter:
         return terms + copies
     largest = max(shape.vocab * shape.hidden, shape.largest_linear) / recipe.tensor_parallel
@@ -165,25 +222,73 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
     return [*terms, norm, *(copy._replace(phases=(BACKWARD,)) for copy in copies if BACKWARD in copy.phases)]
 
 
-def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term]:
-    """Copies of a bucket's ``filled`` elements; ``is_full`` if it is also reduced before the backward pass ends.
+def _reduced_by_stage_3(shape: Shape, recipe: Recipe) -> dict[int, float]:
+    """The elements of a full bucket that are copied while the most is gathered.
+
+    A bucket is full when as many weights were differentiated, and released since then. So it is copied beside
+    gathered weights as far as others were left to be gathered.
+    """
+    parallel, table, limit = recipe.tensor_parallel, _table(shape), _live_limit(shape, recipe)
+    full = min(float(recipe.bucket_elements), shape.trainable / parallel)
+    if recipe.weight_shards == 1 and not recipe.offloads_weights:
+        return dict.fromkeys(REDUCING, full)
+    early = min(full, (shape.total - min(max(limit, table), shape.total)) / parallel)
+    # By then, the head's own gradient is in the bucket, unless it waits.
+    early = early if shape.is_tied else max(early - table / parallel, 0.0)
+    # The embedding is prefetched once all others that are not released are within the limit.
+    others = (shape.total - table) / parallel
+    late = max(others - ceil(max(others - limit, 0.0) / full) * full + full - limit, 0.0) if others > limit else 0.0
+    return {BACKWARD: early, FIRST_LAYER: min(late, full), REDUCE: full}
+
+
+def _waiting_gradients(shape: Shape, recipe: Recipe, copied: float) -> list[Term]:
+    """Gradients of the largest weights before the bucket has them.
+
+    The head's is the first. A tied one waits for the embedding's, the last, since a weight has one hook for the sum of
+    both. That is a third tensor, since torch's gradient of the head is a view; that of stage 3's own product is not
+    (zero/linear.py). When the last bucket is copied, with ``copied`` elements, the sum alone is left.
+    """
+    table = _table(shape) / recipe.tensor_parallel if shape.vocab else 0.0
+    sizes: dict[tuple[int, ...], float] = {}
+    if shape.is_tied and (recipe.gradient_shards > 1 or recipe.is_stage_3):
+        together = 2 if recipe.is_stage_3 and not recipe.checkpointing.keeps_products else 3
+        sizes = {(BACKWARD, FIRST_LAYER): table, (REDUCE,): max(together * table - copied, table)}
+    elif shape.is_tied:
+        # All gradients are there until the end, the sum among them.
+        sizes = {(REDUCE,): 2 * table}
+    elif recipe.is_stage_3:
+        sizes = {(BACKWARD, REDUCE): table}
+    template, width = "{:,.0f} elements of gradients before the bucket x {} B", recipe.compute_bytes
+    source = "torch autograd InputBuffer, AccumulateGrad"
+    return [
+        Term("buckets", elements * width, phases, template, (elements, width), source)
+        for phases, elements in sizes.items()
+        if elements
+    ]
+
+
+def _copies_to_reduce(recipe: Recipe, filled: Mapping[int, float]) -> list[Term]:
+    """Copies of as many elements of a bucket as each phase reduces.
 
     Stage 1 copies when all gradients exist, each freed before its copy. A single rank flattens one slice, which below
     stage 3 is no copy, except for sums: each weight is a slice of theirs.
     """
-    width, template = recipe.compute_bytes, "{:,.0f} elements x {:.4g} B on their way"
+    width, template = recipe.reduced_bytes, "{:,.0f} elements x {:.4g} B on their way"
     if recipe.widens_as_it_comes:
         # The copy is narrowed.
-        return [_bucket(filled, width, (REDUCE,), template, "deepspeed stage_1_and_2.py, allreduce_bucket")]
+        return [_bucket(filled[REDUCE], width, (REDUCE,), template, "deepspeed stage_1_and_2.py, allreduce_bucket")]
     if recipe.gradient_shards == 1 and not recipe.is_stage_3 and not recipe.has_flat_sums:
         return []
-    reducing = REDUCING if is_full else (REDUCE,)
-    copies = [_bucket(filled, width, reducing, template, "deepspeed allreduce_bucket, reduce_scatter_coalesced")]
-    if recipe.is_stage_3 and recipe.gradient_bytes > width:
-        # The rank's own part is widened beside it.
-        kept, template = filled / recipe.gradient_shards, "{:,.0f} elements x {:.4g} B in fp32"
-        source = "deepspeed stage3.py, __avg_scatter_grads"
-        copies.append(_bucket(kept, recipe.gradient_bytes, reducing, template, source))
+    source, copies = "deepspeed allreduce_bucket, reduce_scatter_coalesced", []
+    for elements in sorted(set(filled.values()), reverse=True):
+        phases = tuple(phase for phase in filled if filled[phase] == elements)
+        copies.append(_bucket(elements, width, phases, template, source))
+        if recipe.is_stage_3 and recipe.gradient_bytes > width:
+            # The rank's own part is widened beside it.
+            kept, widened = elements / recipe.gradient_shards, "{:,.0f} elements x {:.4g} B in fp32"
+            copies.append(
+                _bucket(kept, recipe.gradient_bytes, phases, widened, "deepspeed stage3.py, __avg_scatter_grads")
+            )
     return copies
 
 
@@ -203,8 +308,8 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     gradient and the gradient of the log-softmax's input, which is in the logits' own format if autocast widened them
     (autocast_mode.cpp: log_softmax takes the wider dtype as its argument). Tensor parallelism computes that in
     elementary operations, with one tensor more (torch/distributed/tensor/parallel/loss.py,
-    _nll_loss_and_log_softmax_backward). A fused kernel keeps the logits and one fp32 copy, a compiled loss the logits,
-    whoever drops them, and both their gradient. A tanh that bounds logits keeps its output beside them.
+    _nll_loss_and_log_softmax_backward). A fused kernel keeps the logits and one fp32 copy, a compiled loss the logits
+    even if the caller drops them, and both their gradient. A tanh that bounds logits keeps its output beside them.
     """
     if recipe.compiles_loss:
         return _returned_bytes(recipe) + recipe.compute_bytes
@@ -229,17 +334,17 @@ def forward_logit_bytes(shape: Shape, recipe: Recipe) -> float:
 
 
 def _head_bytes(shape: Shape, recipe: Recipe) -> float:
-    """What the head makes of each logit: the logit itself, and its tanh."""
+    """Bytes that the head makes for each logit: the logit itself, and its tanh."""
     return _returned_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
 
 
 def _held_bytes(shape: Shape, recipe: Recipe) -> float:
-    """What is left of that when the backward pass begins."""
+    """The part of that which remains when the backward pass begins."""
     return _head_bytes(shape, recipe) - (_returned_bytes(recipe) if recipe.drops_outputs else 0)
 
 
 def _returned_bytes(recipe: Recipe) -> float:
-    """What the caller has of each logit: accelerate converts it to fp32."""
+    """Bytes that the caller keeps for each logit: accelerate converts it to fp32."""
     return 4.0 if recipe.keeps_fp32_logits or recipe.returns_fp32_logits else float(recipe.compute_bytes)
 
 
@@ -302,13 +407,21 @@ def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
         return []
     if recipe.backend == "deepspeed":
         # The step works directly on flat sums, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
-        # sub-group. Bucketed gradients are flattened first, and copied once more if not yet in fp32.
+        # sub-group. Bucketed gradients are flattened first, and copied once more if the master weights are wider.
         elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.is_stage_3 else trainable
         flat = recipe.gradient_bytes if recipe.has_bucket else 0.0
-        widened = 4.0 if flat < 4 and recipe.master_bytes else 0.0
+        widened = recipe.master_bytes if flat < recipe.master_bytes else 0.0
         each = 0.0 if recipe.has_flat_sums else flat + widened
         template, source = "{:.4g} B x {:,.0f} gradients, flat and in fp32", "deepspeed stage_1_and_2.py, step"
-        return [Term("step transients", each * elements, STEPPING, template, (each, elements), source)]
+        step = Term("step transients", each * elements, STEPPING, template, (each, elements), source)
+        if not recipe.has_bucket or shape.has_adapter:
+            return [step]
+        # Before that, each gradient of the rank is widened to 64 bits for its norm; one rank has the embedding's.
+        largest = max(shape.vocab * shape.hidden, shape.largest_linear) / recipe.tensor_parallel
+        own = largest / recipe.state_shards if recipe.is_stage_3 else min(largest, trainable)
+        template, source = "{:,.0f} elements of a gradient x {} B for its norm", "deepspeed, get_grad_norm_direct"
+        norm = Term("step transients", own * _NORM_BYTES, STEPPING, template, (own, _NORM_BYTES), source)
+        return [max(step, norm, key=lambda term: term.bytes)]
     outside = shape.outside / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
     return _optimizer_temporaries(shape, recipe, trainable, outside)
 
@@ -387,7 +500,9 @@ def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[
         source = "deepspeed stage_1_and_2.py, flatten_dense_tensors_aligned"
     elif not (recipe.is_stage_3 and recipe.builds_whole):
         return []
-    there = sum(term.bytes for term in terms if INIT in term.phases and term.name not in (*OUTSIDE, "workspace"))
+    there = sum(
+        term.bytes for term in terms if INIT in term.phases and term.name not in (*DRIVER_OVERHEAD, "workspace")
+    )
     if whole <= there:
         return []
     template = "{:,.0f} B of the whole model and its copy before it is sharded - {:,.0f} B that come after it"

@@ -11,8 +11,8 @@ flatten the rank's gradients into one tensor for the step (stage_1_and_2.py, fla
 that others left is that large, so that most of it comes on top.
 
 Batches of varying lengths make it grow with the logits. For each batch that is longer than any before, the loss
-requests its blocks from the device anew, since those of earlier batches are too short for it. They stay: if lengths of
-a half, three quarters and the whole of the longest set a record one after the other, a half and three quarters of the
+requests new blocks from the device, since those of earlier batches are too short for it. They stay: if lengths of a
+half, three quarters and the whole of the longest set a record one after the other, a half and three quarters of the
 loss are kept beside the whole. Of n batches that differ at random, 1 + 1/2 + ... + 1/n set one, 5 of 100. Expandable
 segments grow instead.
 """
@@ -38,16 +38,17 @@ _WIDE_TENSORS = 3
 OF_ACTIVATIONS = 0.2
 # A replay places every tensor of the model, but not unknown ones of the libraries.
 _REPLAY_DOUBT = 0.6
-# What one more tensor opens in each pool: a script has some that are in neither description nor trace.
+# Segments that one more tensor opens in each pool: a script has some that are in neither description nor trace.
 ONE_MORE_EACH = _SMALL_SEGMENT + _LARGE_SEGMENT
 
 
 class Packing(NamedTuple):
-    """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and others.
+    """Bytes reserved beyond the allocated: the ``share`` of those, ``unfit`` of the bytes that other phases have more,
+    and others.
 
-    ``loss`` is a share of the logits with all that the loss computes from them, ``flat`` one of what the step makes,
-    ``anew`` one of what `Cut` has above the peak. ``doubt`` is the relative half-width of the 95% bound of all of them
-    together.
+    ``loss`` is a share of the logits and all that the loss computes from them, ``flat`` one of the step's temporaries,
+    ``anew`` one of the bytes of `Cut` above the peak. ``doubt`` is the relative half-width of the 95% bound of all of
+    them together.
     """
 
     share: float
@@ -63,7 +64,7 @@ class Packing(NamedTuple):
         return self._scaled(ratio)._replace(share=share)
 
     def part(self, kept: float, doubt: float) -> Packing:
-        """A part of what is kept, with a doubt of its own."""
+        """A part of the kept memory, with its own uncertainty."""
         return self._scaled(kept)._replace(share=max(self.share * kept, _PAGES), doubt=doubt)
 
     def _scaled(self, by: float) -> Packing:
@@ -80,7 +81,8 @@ class LossBlocks(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What the loss requests from the device anew, because the first step cut tensors that stay from its blocks.
+    """Memory that the loss requests from the device again, because the first step cut tensors that stay from its
+    blocks.
 
     Sizes are fixed bytes and those per sample. ``first`` is reserved at the loss of the first step, but for logits that
     the loss has widened, ``steps`` live as the first step and as later ones end. Gradients and moments are cut from
@@ -116,25 +118,25 @@ class Cut(NamedTuple):
 
 # Fitted on emulated runs alone: written by `python bench/packing.py --write`, never by hand.
 PACKINGS: Mapping[str, Packing] = {
-    "whole": Packing(0.08, 0.00, 0.00, 0.00, 0.21, 0.90),
-    "alone": Packing(0.07, 0.00, 0.00, 0.00, 0.90, 0.38),
-    "adapter": Packing(0.02, 0.00, 0.00, 0.00, 0.88, 0.34),
-    "flattened": Packing(0.07, 0.11, 0.00, 0.79, 0.00, 0.73),
-    "sharded": Packing(0.07, 0.76, 0.00, 0.00, 0.23, 0.62),
-    "varying, whole": Packing(0.08, 0.00, 2.79, 0.00, 0.21, 2.60),
-    "varying, adapter": Packing(0.02, 0.00, 2.65, 0.00, 0.88, 0.68),
-    "varying, flattened": Packing(0.07, 0.11, 3.16, 0.79, 0.00, 2.66),
-    "varying, sharded": Packing(0.07, 0.76, 3.52, 0.00, 0.23, 0.49),
-    "expandable, whole": Packing(0.02, 0.17, 0.00, 0.00, 0.00, 1.65),
-    "expandable, flattened": Packing(0.03, 0.03, 0.00, 0.00, 0.00, 4.13),
-    "expandable, sharded": Packing(0.07, 0.45, 0.00, 0.00, 0.00, 0.71),
+    "whole": Packing(0.07, 0.00, 0.00, 0.00, 0.17, 1.04),
+    "alone": Packing(0.07, 0.00, 0.00, 0.00, 0.89, 0.40),
+    "adapter": Packing(0.02, 0.00, 0.00, 0.00, 0.84, 0.39),
+    "flattened": Packing(0.03, 0.27, 0.00, 0.70, 0.00, 0.78),
+    "sharded": Packing(0.08, 0.71, 0.00, 0.00, 0.15, 0.65),
+    "varying, whole": Packing(0.07, 0.00, 2.81, 0.00, 0.17, 2.67),
+    "varying, adapter": Packing(0.02, 0.00, 2.65, 0.00, 0.84, 0.69),
+    "varying, flattened": Packing(0.03, 0.27, 3.17, 0.70, 0.00, 2.39),
+    "varying, sharded": Packing(0.08, 0.71, 3.51, 0.00, 0.15, 0.49),
+    "expandable, whole": Packing(0.02, 0.10, 0.00, 0.00, 0.00, 1.97),
+    "expandable, flattened": Packing(0.02, 0.00, 0.00, 0.00, 0.00, 5.27),
+    "expandable, sharded": Packing(0.07, 0.37, 0.00, 0.00, 0.00, 0.84),
 }
 
-# The same of what the allocator keeps where it has to return all that it can: segments that something lives in, or the
-# pages of expandable ones. Where blocks of the loss are cut for states and gradients, that is all; units that come and
-# go leave some segments empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a
-# run was out of memory (bench/results/emulated-needed.md), rounded upwards. Of what shorter batches left, at most a
-# tenth stays (bench/results/emulated-lengths.md).
+# The same for memory that the allocator cannot return: segments with live tensors, or the pages of expandable ones.
+# Where blocks of the loss are cut for states and gradients, that is all; units that come and go leave some segments
+# empty, and flat gradients the segment of their own. From emulated GPUs that were shrunk until a run was out of memory
+# (bench/results/emulated-needed.md), rounded upwards. At most a tenth of the memory of shorter batches stays
+# (bench/results/emulated-lengths.md).
 _KEPT_OF_CACHE = 0.6
 _KEPT_OF_SHORTER = 0.1
 _NEEDS_OF_FIXED_LENGTHS: Mapping[str, Packing] = {
@@ -147,7 +149,7 @@ _NEEDS_OF_FIXED_LENGTHS: Mapping[str, Packing] = {
 
 
 def _of_varying(kind: str) -> Packing:
-    """Of what equal lengths leave all is kept, of what shorter batches leave a tenth."""
+    """All memory left by batches of equal length is kept, and a tenth of that left by shorter batches."""
     base, varying = PACKINGS[kind], PACKINGS[f"varying, {kind}"]
     kept = base.loss + _KEPT_OF_SHORTER * (varying.loss - base.loss)
     return base._replace(loss=kept, flat=_NEEDS_OF_FIXED_LENGTHS[kind].flat, doubt=1.0)

@@ -25,11 +25,11 @@ from memtune.memory.formulas.packing import (
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.terms import (
     BACKWARD,
+    DRIVER_OVERHEAD,
     EVALUATION,
     FIRST_STEP,
     INIT,
     LOSS,
-    OUTSIDE,
     PHASES,
     SAVE,
     STEP,
@@ -46,6 +46,8 @@ _TINY = 1e-9
 _UNSURE_OF_SEGMENTS = 0.6
 # The error of what is counted: the width of gradients, the least sure of it.
 _UNSURE_OF_COUNTED = 0.04
+# The 95% quantile of a uniform distribution, from its middle, as a share of half its width.
+_UNIFORM_BOUND = 0.9
 # Packing uncertainty, split into the part shared by all plans of a job and each plan's own: emulated runs of one model
 # under several plans are off by about as much as those of different models.
 _SHARED, _OWN = 0.44, 0.9
@@ -56,9 +58,15 @@ _Addend = tuple[str, float, float, tuple[int, ...]]
 
 
 class _Phase(NamedTuple):
-    """A phase: its components, fixed and per sample, and the widths of the metrics."""
+    """A phase: its components, those that are counted and what is cached, fixed and per sample; the metrics' widths.
+
+    ``kept`` is cached beyond the phase, ``unfreed`` what the allocator cannot give back of it.
+    """
 
     parts: dict[str, tuple[float, float]]
+    counted: tuple[float, float]
+    kept: tuple[float, float]
+    unfreed: tuple[float, float]
     allocated: Square
     reserved: Square
     device: Square
@@ -71,7 +79,8 @@ class Ledger:
 
     ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's, ``flat`` the
     step's tensors, and ``cut`` those that the first step cuts from the loss's blocks, if ``packing`` counts them.
-    ``packing`` says what the allocator reserves beyond what is allocated, ``needs`` what it cannot give back.
+    ``packing`` says what the allocator reserves beyond what is allocated, ``needs`` what it cannot give back. Released
+    weights that kernels may still use are ``behind``.
     ``largest`` are the bytes of the largest tensors, which give its lower bound; None if a replay has placed every
     tensor.
     """
@@ -82,10 +91,11 @@ class Ledger:
     logits: tuple[float, float]
     flat: tuple[float, float]
     cut: Cut | None
-    outside: dict[str, float]
-    outside_bytes: float
+    overhead: dict[str, float]
+    overhead_bytes: float
     packing: Packing
     needs: Packing
+    behind: float
     rounding: float
     noise: float
     unknown: float
@@ -115,24 +125,24 @@ class Ledger:
         return still * (1 + self.rounding), moving * (1 + self.rounding)
 
     def anew(self, phase: int, micro_batch: int, packing: Packing) -> float:
-        """Bytes cached beyond those of a phase because the loss requests its blocks anew."""
-        if self.cut is None or phase in (INIT, EVALUATION, SAVE):
+        """Bytes cached beyond those of a phase because the loss requests its blocks again."""
+        if self.cut is None or not packing.anew or phase in (INIT, EVALUATION, SAVE):
             return 0.0
         fixed, slope = self.sums[phase]
         return packing.anew * max(self.cut.peak(micro_batch) - fixed - slope * micro_batch, 0.0)
 
     def floor(self, phase: int, micro_batch: int) -> float:
-        """What a phase takes at least, whatever a job of which nothing was measured does otherwise: what is counted."""
+        """The least memory of a phase before any measurement: its counted bytes."""
         if not self.belief.job_width:
             return 0.0
-        parts = self.phase(phase).parts
-        counted = (fixed + slope * micro_batch for name, (fixed, slope) in parts.items() if name in COUNTED)
-        return sum(counted) * max(1 - hypot(_UNSURE_OF_COUNTED, self.unknown), 0.0)
+        fixed, slope = self.phase(phase).counted
+        return (fixed + slope * micro_batch) * max(1 - hypot(_UNSURE_OF_COUNTED, self.unknown), 0.0)
 
-    def reserved(self, phase: int, micro_batch: int, packing: Packing | None = None) -> Reserved:
-        """What the allocator reserves for the believed bytes of a phase, or keeps by another packing."""
-        packing = packing or self.packing
-        (fixed, slope), (still, moving) = self.sums[phase], self.cached(phase, packing)
+    def reserved(self, phase: int, micro_batch: int, cannot_be_freed: bool = False) -> Reserved:
+        """Bytes that the allocator reserves for the believed bytes of a phase, or only those that cannot be freed."""
+        found = self.phase(phase)
+        packing, (still, moving) = (self.needs, found.unfreed) if cannot_be_freed else (self.packing, found.kept)
+        fixed, slope = self.sums[phase]
         allocated = (fixed + slope * micro_batch) * (1 + self.rounding)
         corrected = max(1 + _SHARED * packing.doubt * self.belief.means.get(ALLOCATOR, 0.0), 0.0)
         linear, anew = corrected * (still + moving * micro_batch), self.anew(phase, micro_batch, packing)
@@ -147,7 +157,11 @@ class Ledger:
         more = max(ONE_MORE_EACH - cached - short, 0.0)
         own = packing.doubt * (_OWN * linear + anew)
         floor = self.floor(phase, micro_batch)
-        return Reserved(allocated + cached + short, _UNSURE_OF_SEGMENTS * short, own, least, more, floor)
+        # Between none and all of the released weights are still in use: the middle is expected, and any part is as
+        # likely as another.
+        behind = 0.0 if cannot_be_freed or phase in (INIT, EVALUATION, SAVE) else self.behind / 2
+        size, unsure = allocated + cached + short + behind, _UNSURE_OF_SEGMENTS * short
+        return Reserved(size, unsure, own, _UNIFORM_BOUND * behind, least, more, floor)
 
     def _phase(self, phase: int) -> _Phase:
         parts: dict[str, tuple[float, float]] = {}
@@ -156,39 +170,43 @@ class Ledger:
                 before = parts.get(name, (0.0, 0.0))
                 parts[name] = before[0] + fixed, before[1] + slope
         total = self.sums[phase]
+        counted = [size for name, size in parts.items() if name in COUNTED]
+        kept, unfreed = self.cached(phase, self.packing), self.cached(phase, self.needs)
+        sizes = parts, (sum(size[0] for size in counted), sum(size[1] for size in counted)), kept, unfreed
         inside = {**parts, UNMODELLED: _estimated(parts, self.belief)}
-        cached, needed = ({ALLOCATOR: self._doubted(phase, each)} for each in (self.packing, self.needs))
-        outside = {name: (size, 0.0) for name, size in self.outside.items()}
+        cached, needed = {ALLOCATOR: _doubted(kept, self.packing)}, {ALLOCATOR: _doubted(unfreed, self.needs)}
+        overhead = {name: (size, 0.0) for name, size in self.overhead.items()}
         variance = self.belief.variance
         # Errors of no component: each plan's own noise, and what the plan's source leaves open.
         own = Square(self.noise * total[0] ** 2, 2 * self.noise * total[0] * total[1], self.noise * total[1] ** 2)
         allocated = variance(inside, own)
         if self.belief.correlated:
             reserved = variance({**inside, **cached}, own)
-            device, needs = (variance({**inside, **each, **outside}, own) for each in (cached, needed))
-            return _Phase(parts, allocated, reserved, device, needs)
-        reserved = variance(cached, allocated)
-        return _Phase(
-            parts, allocated, reserved, variance(outside, reserved), variance(outside, variance(needed, allocated))
-        )
+            device, needs = (variance({**inside, **each, **overhead}, own) for each in (cached, needed))
+        else:
+            reserved = variance(cached, allocated)
+            device, needs = variance(overhead, reserved), variance(overhead, variance(needed, allocated))
+        return _Phase(*sizes, allocated, reserved, device, needs)
 
-    def _doubted(self, phase: int, packing: Packing) -> tuple[float, float]:
-        """The part of what is cached by a packing whose error all plans share."""
-        still, moving = self.cached(phase, packing)
-        doubt = _SHARED * packing.doubt
-        return still * doubt, moving * doubt
+
+def _doubted(cached: tuple[float, float], packing: Packing) -> tuple[float, float]:
+    """The part of what is cached by a packing whose error all plans share."""
+    doubt = _SHARED * packing.doubt
+    return cached[0] * doubt, cached[1] * doubt
 
 
 class Reserved(NamedTuple):
     """Reserved bytes, and how far partly filled segments and packing may move them in each plan.
 
-    ``least`` assumes full segments; ``more`` is the size of the segments of one undescribed tensor. ``floor`` is what
-    there is in any case.
+    ``behind`` is the half-width of the released weights that kernels still use. ``least`` assumes full segments and
+    none of those; ``more`` is the size of the segments of one undescribed tensor. ``floor`` is what there is in any
+    case.
     """
 
     bytes: float
     segments: float
     packing: float
+    behind: float
     least: float
     more: float
     floor: float
@@ -196,13 +214,13 @@ class Reserved(NamedTuple):
     @property
     def unsure(self) -> float:
         """The part of the uncertainty that no other plan can reduce."""
-        return hypot(self.segments, self.packing)
+        return hypot(self.segments, self.packing, self.behind)
 
-    def interval(self, width: float, outside: float = 0.0) -> Interval:
-        """The interval with the bytes ``outside`` the allocator, given the ``width`` that plans share."""
-        expected = self.bytes + outside
-        upper = around(expected, hypot(width, self.unsure, self.more)).upper
-        lower = around(self.least + outside, hypot(width, self.packing)).lower
+    def interval(self, width: float, overhead: float = 0.0) -> Interval:
+        """The interval with the bytes of ``overhead`` outside the allocator, given the ``width`` that plans share."""
+        expected = self.bytes + overhead
+        upper = max(expected, 0.0) + hypot(width, self.segments, self.packing, self.more, self.behind)
+        lower = _below(self.least + overhead, hypot(width, self.packing))
         return Interval(min(max(lower, self.floor), expected), expected, upper)
 
 
@@ -229,13 +247,14 @@ def ledger(
     packing: Packing,
     needs: Packing,
     blocks: LossBlocks = _NO_BLOCKS,
+    behind: float = 0.0,
 ) -> Ledger:
     """Sum a recipe's terms; those of its micro-batch are per sample. ``blocks`` are those of the loss."""
     addends: list[_Addend] = []
     fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
     common, scale = belief.common, belief.scale
     for name, size, phases, _, _, _, scales in terms:
-        if name in OUTSIDE:
+        if name in DRIVER_OVERHEAD:
             continue
         if scales:
             size, added = size / recipe.micro_batch, slopes
@@ -246,20 +265,22 @@ def ledger(
         believed = scale(name) * size * (1 if name in COUNTED else common)
         for phase in phases:
             added[phase] += believed
-    outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
+    overhead = {term.name: term.bytes for term in terms if term.name in DRIVER_OVERHEAD}
     unknown = recipe.unknowns * constants.unknown_widening
     sums = list(zip(fixed, slopes, strict=True))
+    highest = _highest(addends, belief)
     return Ledger(
         addends,
         sums,
-        highest=_highest(addends, belief),
-        logits=_highest([each for each in addends if each[0] == "logits"], belief),
-        flat=_highest([each for each in addends if each[0] == "step transients"], belief),
+        highest=(sum(each[0] for each in highest.values()), sum(each[1] for each in highest.values())),
+        logits=highest.get("logits", (0.0, 0.0)),
+        flat=highest.get("step transients", (0.0, 0.0)),
         cut=_cut(addends, sums, blocks, belief) if packing.anew else None,
-        outside=outside,
-        outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
+        overhead=overhead,
+        overhead_bytes=sum(size * belief.scale(name) for name, size in overhead.items()),
         packing=packing,
         needs=needs,
+        behind=behind,
         rounding=constants.rounding,
         unknown=unknown,
         noise=constants.noise**2 + unknown**2 + belief.doubt**2 + belief.job_width**2,
@@ -270,7 +291,9 @@ def ledger(
 
 
 def _cut(addends: Iterable[_Addend], sums: Sequence[tuple[float, float]], blocks: LossBlocks, belief: Belief) -> Cut:
-    """What the first step cuts from the loss's blocks. At its loss there are no moments and no gradients yet."""
+    """The tensors that the first step cuts from the loss's blocks. At its loss there are no moments and no gradients
+    yet.
+    """
     there, taken, holes, logits, workspace = ([0.0, 0.0] for _ in range(5))
     for name, fixed, slope, phases in addends:
         if name in ("optimizer states", "gradients") and INIT not in phases:
@@ -299,21 +322,21 @@ def _cut(addends: Iterable[_Addend], sums: Sequence[tuple[float, float]], blocks
     )
 
 
-def _highest(addends: Iterable[_Addend], belief: Belief) -> tuple[float, float]:
-    """The sum of each component's believed bytes at the training phase where it is largest."""
-    sizes: dict[str, list[list[float]]] = {}
+def _highest(addends: Iterable[_Addend], belief: Belief) -> dict[str, tuple[float, float]]:
+    """Each component's believed bytes at the training phase where it is largest, fixed and per sample."""
+    sizes: dict[str, tuple[list[float], list[float]]] = {}
     for name, fixed, slope, phases in addends:
-        of_name = sizes.setdefault(name, [[0.0] * len(PHASES), [0.0] * len(PHASES)])
+        if (of_name := sizes.get(name)) is None:
+            of_name = sizes[name] = [0.0] * len(PHASES), [0.0] * len(PHASES)
+        size, added = (slope, of_name[1]) if slope else (fixed, of_name[0])
         for phase in phases:
             if phase not in (INIT, EVALUATION, SAVE):
-                of_name[0][phase] += fixed
-                of_name[1][phase] += slope
-    still = moving = 0.0
+                added[phase] += size
+    found = {}
     for name, (fixed_bytes, slopes) in sizes.items():
         scale = belief.scale(name) * (1 if name in COUNTED else belief.common)
-        still += scale * max(fixed_bytes)
-        moving += scale * max(slopes)
-    return still, moving
+        found[name] = scale * max(fixed_bytes), scale * max(slopes)
+    return found
 
 
 def peaks(sums: Ledger, micro_batch: int) -> Peaks:
@@ -322,16 +345,16 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     requested = max(totals)
     index = totals.index(requested)
     phase = sums.phase(index)
-    allocated, outside = requested * (1 + sums.rounding), sums.outside_bytes
+    allocated, overhead = requested * (1 + sums.rounding), sums.overhead_bytes
     held = sums.reserved(index, micro_batch)
     width = phase.allocated.root(micro_batch)
-    device = held.interval(phase.device.root(micro_batch), outside)
+    device = held.interval(phase.device.root(micro_batch), overhead)
     return Peaks(
         phase=PHASES[index],
         phase_breakdown=partial(_phase_intervals, sums, micro_batch),
         breakdown=partial(_components, sums, phase, micro_batch, requested, held),
-        requested=_raised(around(requested, width), held.floor),
-        allocated=_raised(around(allocated, width), held.floor),
+        requested=around(requested, width, held.floor),
+        allocated=around(allocated, width, held.floor),
         reserved=held.interval(phase.reserved.root(micro_batch)),
         device=device,
         needed=_needed(sums, index, micro_batch, device),
@@ -341,8 +364,8 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
 
 def _needed(sums: Ledger, phase: int, micro_batch: int, device: Interval) -> Interval:
     """The least memory that suffices: never more than the peak."""
-    least = sums.reserved(phase, micro_batch, sums.needs)
-    found = least.interval(sums.phase(phase).needed.root(micro_batch), sums.outside_bytes)
+    least = sums.reserved(phase, micro_batch, cannot_be_freed=True)
+    found = least.interval(sums.phase(phase).needed.root(micro_batch), sums.overhead_bytes)
     return Interval(*map(min, found, device))
 
 
@@ -361,10 +384,10 @@ def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, floa
     fixed, slope = _estimated(parts, sums.belief)
     found[UNMODELLED] = (fixed + slope * micro_batch) * factor
     if metric != "allocated":
-        still, moving = sums.cached(phase, sums.packing)
+        still, moving = sums.phase(phase).kept
         found[ALLOCATOR] = _SHARED * sums.packing.doubt * (still + moving * micro_batch)
     if metric == "device":
-        found.update(sums.outside)
+        found.update(sums.overhead)
     return found
 
 
@@ -375,21 +398,22 @@ def _estimated(parts: Mapping[str, tuple[float, float]], belief: Belief) -> tupl
     return fixed, sum(scale * parts[name][1] for name, scale in scales.items())
 
 
-def around(expected: float, half_width: float) -> Interval:
-    """An interval with equal ratios below and above, so that it never reaches zero."""
+def around(expected: float, half_width: float, floor: float = 0.0) -> Interval:
+    """An interval with equal ratios below and above, so that it never reaches zero, and from the floor on."""
     if expected <= _TINY:
         return Interval(0.0, 0.0, half_width)
-    return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
+    return Interval(min(max(_below(expected, half_width), floor), expected), expected, expected + half_width)
 
 
-def _raised(interval: Interval, floor: float) -> Interval:
-    return interval._replace(lower=min(max(interval.lower, floor), interval.expected))
+def _below(expected: float, half_width: float) -> float:
+    """The lower bound of an interval with equal ratios below and above."""
+    return expected * expected / (expected + half_width) if expected > _TINY else 0.0
 
 
 def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:
     held = [sums.reserved(index, micro_batch) for index in range(len(PHASES))]
     return {
-        name: each.interval(sums.phase(index).device.root(micro_batch), sums.outside_bytes)
+        name: each.interval(sums.phase(index).device.root(micro_batch), sums.overhead_bytes)
         for index, (name, each) in enumerate(zip(PHASES, held, strict=True))
     }
 
@@ -402,7 +426,7 @@ def _components(
     parts = {name: fixed + slope * micro_batch for name, (fixed, slope) in phase.parts.items()}
     inside = [(name, size * (1 if name in COUNTED else belief.common)) for name, size in parts.items() if size]
     allocator = Component(ALLOCATOR, around(overhead, belief.width(ALLOCATOR) * sums.packing.doubt * overhead))
-    return (*_believed(inside, belief), allocator, *_believed(sums.outside.items(), belief))
+    return (*_believed(inside, belief), allocator, *_believed(sums.overhead.items(), belief))
 
 
 def _believed(sizes: Iterable[tuple[str, float]], belief: Belief) -> Iterator[Component]:

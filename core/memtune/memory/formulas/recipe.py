@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from memtune.gpus.gpu import chip_of
 from memtune.memory.formulas.terms import ALWAYS, FORWARD, LOSS, REDUCE, REDUCING
-from memtune.memory.optimizer_bytes import BYTES
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.plans.knobs import (
@@ -36,7 +35,7 @@ QUANTIZED_BYTES: dict[str, float] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
+    """The memory facts of one rank. `backend` is none, ddp, deepspeed or fsdp.
 
     `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized,
     `weight_bytes` a trainable one. `state_bytes` are the optimizer's per parameter, `outside_state_bytes` the
@@ -44,15 +43,21 @@ class Recipe:
     element of the current weight. `reduce_bytes` is an element of FSDP's gradients during the reduction.
     `keeps_gathered` units stay unsharded from their forward to their backward pass, unless DeepSpeed's are
     checkpointed. Stage 3 keeps `live_elements` gathered, two buckets if these are 0. An `older_deepspeed` is one
-    before 2026, whose stages 1 and 2 flatten weights in host memory and copy offloaded master weights in fp32. With
+    before 2026, whose stages 1 and 2 flatten weights in host memory and copy offloaded master weights in fp32. One that
+    `overlaps_reduction` fills a second bucket while the first is reduced. With
     `keeps_fp32_logits` a loop variable holds those of its last batch; with `drops_outputs` none but those that the
     loss saved are left when the backward pass begins. A loss that `shifts_logits` copies them for that.
     `upcasts_scores` says that an eager softmax is in fp32, `writes_softmax` that it is no function of torch's. With
     `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep what is counted and
     nothing else. With `checkpoints_half` only every second layer is checkpointed. An engine that `casts_frozen` weights
     puts them into the compute format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
+    Context parallelism that `gathers_keys` is torch's ring attention.
     With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
     `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
+    With `mixes_units` trained and frozen weights share units of FSDP1: views of one trained tensor, so that frozen ones
+    have gradients, too.
+    One that `keeps_reduced` gradients has the offloaded ones on the GPU until the backward pass ends: FSDP1.
+    `liger_layers` have Liger's norms, rotation and feed-forward, which keep what a compiled layer does.
     `keeps_quantized_inputs` says that products with a quantized weight keep their input. With `varying_lengths`,
     `sequence_length` is that of the longest batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks`
     parts, one after the other.
@@ -101,15 +106,18 @@ class Recipe:
     workspace_bytes: float = 0.0
     virtual: bool = False
     compiled: bool = False
+    liger_layers: bool = False
     step_in_backward: bool = False
     offloads_states: bool = False
     offloads_gradients: bool = False
+    keeps_reduced: bool = False
     offloads_weights: bool = False
     offloads_activations: bool = False
     keeps_gathered: bool = False
     builds_whole: bool = False
     older_deepspeed: bool = False
     bucket_elements: int = 0
+    overlaps_reduction: bool = False
     live_elements: int = 0
     bucket_phases: tuple[int, ...] = ()
     whole_fp32_gradients: bool = False
@@ -117,6 +125,7 @@ class Recipe:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     context_parallel: int = 1
+    gathers_keys: bool = False
     world: int = 1
     expandable_segments: bool = False
     bucket_view: bool = True
@@ -124,6 +133,7 @@ class Recipe:
     source_length: int = 0
     compiles_loss: bool = False
     keeps_quantized_inputs: bool = False
+    mixes_units: bool = False
     varying_lengths: bool = False
     unknown_inputs: int = 0
 
@@ -145,7 +155,7 @@ class Recipe:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing wraps the model, so that each gradient is a tensor of its own."""
+        """Whether the model is unwrapped, so that each gradient is a separate tensor."""
         return self.backend == "none" or (self.backend == "ddp" and self.bucket_view)
 
     @property
@@ -158,15 +168,28 @@ class Recipe:
         return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_narrow(self.state_bytes)
 
     @property
+    def fuses_elementwise(self) -> bool:
+        """Whether a norm keeps no copy of its input, and a feed-forward no activation (Liger, ops/rms_norm.py)."""
+        return self.compiled or self.liger_layers
+
+    @property
     def fp32_residuals(self) -> bool:
         """Whether hidden states are fp32 between layers.
 
         peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and with them the
-        residual stream. FSDP needs one dtype per unit, DeepSpeed casts whatever it is given (engine.py,
+        residual stream. FSDP needs one dtype per unit, DeepSpeed casts every weight (engine.py,
         _configure_distributed_model), and so does our engine.
         """
         is_cast = self.casts_frozen or self.backend in ("fsdp", "deepspeed")
         return self.base_bytes < self.frozen_bytes and not is_cast
+
+    @property
+    def casts_base(self) -> bool:
+        """Whether autocast casts a frozen base, which was loaded in fp32, in each product that uses it.
+
+        Like trained fp32 weights, such a base keeps hidden states in fp32 between layers.
+        """
+        return self.autocasts and self.base_bytes == self.frozen_bytes > self.compute_bytes
 
     @property
     def recomputed_layers(self) -> int:
@@ -189,7 +212,7 @@ class Recipe:
 
         A quantized base uses its library's products (bitsandbytes before 0.44, autograd/_functions.py, MatMul4Bit).
         """
-        own = self.is_stage_3 and not self.checkpointing.keeps_products
+        own = self.mixes_units or (self.is_stage_3 and not self.checkpointing.keeps_products)
         return self.keeps_quantized_inputs if self.base_bytes < self.frozen_bytes else own
 
     @property
@@ -199,9 +222,14 @@ class Recipe:
         return self.whole_fp32_gradients or (is_wider and self.has_bucket and not self.is_stage_3)
 
     @property
+    def reduced_bytes(self) -> int:
+        """Bytes per element that DeepSpeed reduces: 4 if ranks share a sequence (engine.py, sequence parallelism)."""
+        return 4 if self.context_parallel > 1 else self.compute_bytes
+
+    @property
     def bucket_bytes(self) -> int:
-        """Bytes per element of the bucket: gradients enter it as computed, or as accumulated."""
-        return 4 if self.widens_as_it_comes else self.compute_bytes
+        """Bytes per element of the bucket: gradients enter it as computed, as accumulated, or as they are reduced."""
+        return 4 if self.widens_as_it_comes else self.reduced_bytes
 
     @property
     def autocasts(self) -> bool:
@@ -225,7 +253,7 @@ def attention_of(workload: Workload, plan: Plan) -> Attention:
 
     (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa)
     """
-    model = workload.architecture
+    model = workload.model
     if not isinstance(model, Architecture):
         return plan.attention
     # Without a mask, transformers lets torch share heads of keys, for which CUDA has no kernel in 32 bits: it makes the
@@ -236,7 +264,7 @@ def attention_of(workload: Workload, plan: Plan) -> Attention:
 
 
 def lower(workload: Workload, plan: Plan) -> Recipe:
-    """What a plan of ours does on each rank of a job."""
+    """The recipe of one of our plans on each rank of a job."""
     sharding, world, compute = plan.sharding, workload.world, plan.compute_bytes
     deepspeed = sharding.backend == "deepspeed"
     weights = compute if deepspeed else 4
@@ -244,7 +272,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     stage = sharding.zero_stage
     offloads = plan.offloads_states
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
-    optimizer = BYTES[plan.optimizer]
+    optimizer = workload.optimizer_bytes(plan.optimizer)
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
     # As Recipe.fp32_residuals has it.
     is_upcast = quantization != "none" and sharding is Sharding.DDP and not workload.casts_frozen
@@ -329,19 +357,19 @@ def _compiles_loss(workload: Workload, plan: Plan) -> bool:
 
 def _upcasts_loss(workload: Workload, plan: Plan) -> bool:
     """Whether the loss uses fp32 logits: through the model's own code, or through autocast, always so with DDP."""
-    model = workload.architecture
+    model = workload.model
     return _has_autocast(workload, plan) or not isinstance(model, Architecture) or model.upcasts_loss
 
 
 def _autocasts_loss(workload: Workload, plan: Plan) -> bool:
     """Whether autocast widens logits that the model's own loss would take as they are."""
-    model, is_half = workload.architecture, plan.compute_bytes < _FP32
+    model, is_half = workload.model, plan.compute_bytes < _FP32
     return is_half and _has_autocast(workload, plan) and isinstance(model, Architecture) and not model.upcasts_loss
 
 
 def _upcasts_scores(workload: Workload, plan: Plan) -> bool:
     """Whether an eager softmax is in fp32, through the model's own code or through autocast."""
-    model = workload.architecture
+    model = workload.model
     return _has_autocast(workload, plan) or not isinstance(model, Architecture) or model.upcasts_scores
 
 

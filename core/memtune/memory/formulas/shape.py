@@ -67,6 +67,7 @@ class Shape:
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     scales_as_is: bool = False
+    final_norm: bool = False
 
     @property
     def modulation(self) -> int:
@@ -95,6 +96,11 @@ class Shape:
         return ((self.total - self.root) / self.layer - self.crossed) / (self.layers - self.crossed)
 
     @property
+    def is_tied(self) -> bool:
+        """Whether the head is the embedding: there is no room for a second table outside the layers."""
+        return self.root < 2 * self.vocab * self.hidden
+
+    @property
     def outside(self) -> int:
         """Trainable parameters outside the repeated blocks; an adapter has none there."""
         return 0 if self.has_adapter else self.root
@@ -105,11 +111,11 @@ class Shape:
         return self.hidden * max(self.ffn // max(self.expert_copies, 1), self.query)
 
 
-def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) -> Shape:
+def shape_of(model: Architecture | TracedModel, adapter: Adapter | None) -> Shape:
     """Compute the shape of a model."""
-    if isinstance(architecture, TracedModel):
-        return _traced_shape(architecture.trace)
-    a, counted = architecture, parameters(architecture)
+    if isinstance(model, TracedModel):
+        return _traced_shape(model.trace)
+    a, counted = model, parameters(model)
     layers = counted.layers + counted.encoder_layers
     root = counted.embedding + counted.final + counted.head
     routed = a.experts.per_token if a.experts else 0
@@ -151,6 +157,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         attention_softcap=a.attention_softcap,
         logit_softcap=a.logit_softcap,
         scales_as_is=a.kind is Kind.ENCODER_DECODER and a.rms_norm,
+        final_norm=a.final_norm,
     )
 
 
@@ -187,7 +194,7 @@ def _readers(architecture: Architecture) -> int:
 
 
 def _reads(architecture: Architecture, adapter: Adapter) -> tuple[int, int]:
-    """What adapters read in a layer, and in its cross-attention if any."""
+    """Input widths of the adapters in a layer, and in its cross-attention if any."""
     whole = adapter_reads(main_layer(architecture), adapter)
     if architecture.kind is not Kind.ENCODER_DECODER:
         return whole, 0

@@ -6,7 +6,9 @@ documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_vie
 
 from __future__ import annotations
 
-from memtune.gpus.driver_overhead import CONTEXT_BYTES, NCCL_BYTES, NCCL_BYTES_PER_DOUBLING, outside_sizes
+import math
+
+from memtune.gpus.driver_overhead import CONTEXT_BYTES, NCCL_BYTES, NCCL_BYTES_PER_DOUBLING
 from memtune.memory.constants import Constants
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
@@ -24,6 +26,8 @@ from memtune.memory.formulas.terms import (
 )
 
 _ZERO = "1910.02054, section 3"
+_CAST = "{} B x {:,.0f} weights cast by autocast"
+_CACHED_CAST = "aten/src/ATen/autocast_mode.cpp, cached_cast"
 # DeepSpeed allocates master weights and moments when the engine starts, but at stages 1 and 2 the moments with the
 # first step; nothing peaks before that.
 
@@ -41,9 +45,16 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
         if recipe.outside_state_bytes and shape.outside:
             outside, shards = shape.outside / parallel, recipe.state_shards
             terms.append(_per_parameter("optimizer states", lives, recipe.outside_state_bytes, outside, shards))
-    terms += _gradients(shape, recipe, trainable)
-    if recipe.autocasts and not shape.has_adapter:
+    # In FSDP1's mixed units frozen weights have gradients, too; the root unit has no trained ones.
+    terms += _gradients(shape, recipe, trainable + (shape.total - shape.root if recipe.mixes_units else 0))
+    if recipe.autocasts and (not shape.has_adapter or recipe.casts_base):
         terms += _autocast_copies(shape, recipe, parallel)
+    if recipe.fp32_residuals and recipe.frozen_bytes > recipe.compute_bytes:
+        # The head, which peft's preparation widened, is cast for its product, which saves the copy for its input's
+        # gradient.
+        size = recipe.compute_bytes * shape.vocab * shape.hidden / parallel
+        values = (recipe.compute_bytes, shape.vocab * shape.hidden / parallel)
+        terms.append(Term("autocast copies", size, (LOSS,), _CAST, values, _CACHED_CAST))
     return terms
 
 
@@ -105,7 +116,7 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         own = _per_parameter("gradients", STEPPING, each, trainable, recipe.gradient_shards)
         return [whole] if recipe.offloads_gradients else [whole, own]
     if recipe.offloads_gradients and not recipe.has_flat_sums:
-        return []
+        return _offloaded(shape, recipe, trainable)
     if recipe.is_stage_3:
         # A flat buffer, allocated when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
         return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
@@ -127,8 +138,8 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         # The rank's own part accumulates beside whole gradients that wait for the bucket.
         terms.append(_per_parameter("gradients", (REDUCE,), each, trainable, recipe.state_shards))
     terms += [early for term in terms for early in _before_the_last(shape, recipe, term)]
-    if recipe.backend == "ddp" and recipe.bucket_view and recipe.accumulates and not shape.has_adapter:
-        terms.append(_on_its_way(shape, recipe))
+    if recipe.backend in ("none", "ddp") and not shape.has_adapter:
+        terms += _added(shape, recipe)
     if recipe.backend == "ddp" and not recipe.bucket_view:
         size = recipe.gradient_bytes * trainable
         values = (recipe.gradient_bytes, trainable)
@@ -138,11 +149,21 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     return terms
 
 
-def _before_the_last(shape: Shape, recipe: Recipe, gradients: Term) -> list[Term]:
-    """What exists of these gradients when the first layer, whose are the last, is recomputed or differentiated.
+def _offloaded(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
+    """FSDP1 copies each reduced shard to the host, but drops its own as the backward pass ends (_flat_param.py,
+    prepare_gradient_for_optim).
+    """
+    if not recipe.keeps_reduced:
+        return []
+    shards = _per_parameter("gradients", (REDUCE,), recipe.gradient_bytes, trainable, recipe.gradient_shards)
+    return [shards, *_before_the_last(shape, recipe, shards)]
 
-    With it comes what is looked up: a tied head has its part by then, and so has a decoder that shares the encoder's
-    table. FSDP reduces all that is outside the layers at the end.
+
+def _before_the_last(shape: Shape, recipe: Recipe, gradients: Term) -> list[Term]:
+    """The gradients that exist while the first layer, whose own come last, is recomputed or differentiated.
+
+    They include those of looked-up tables: a tied head has added its part by then, and so has a decoder that shares the
+    encoder's table. FSDP reduces all that is outside the layers at the end.
     """
     if REDUCE not in gradients.phases or FIRST_LAYER in gradients.phases:
         return []
@@ -157,33 +178,51 @@ def _before_the_last(shape: Shape, recipe: Recipe, gradients: Term) -> list[Term
     return [Term("gradients", gradients.bytes * part, (FIRST_LAYER,), template, values, "torch autograd engine")]
 
 
+def _added(shape: Shape, recipe: Recipe) -> list[Term]:
+    """Gradients that are whole before they are added, beside all others."""
+    if recipe.backend == "ddp" and recipe.bucket_view and recipe.accumulates:
+        return [_on_its_way(shape, recipe)]
+    return [_sum_of_tied(shape, recipe)] if shape.is_tied else []
+
+
 def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
     """The largest gradient, which is whole before it is added; a head's waits for its tied embedding's."""
     table = shape.vocab * shape.hidden
-    is_tied = shape.root < 2 * table
-    elements = max((1 + is_tied) * table, shape.largest_linear)
+    elements = max((1 + shape.is_tied) * table, shape.largest_linear)
     template, values = "{:.4g} B x {:,.0f} elements that are added", (recipe.gradient_bytes, elements)
     size = recipe.gradient_bytes * elements
     return Term("gradients", size, REDUCING, template, values, "torch autograd InputBuffer, AccumulateGrad")
 
 
+def _sum_of_tied(shape: Shape, recipe: Recipe) -> Term:
+    """The memory beside all gradients when a head's is added to its tied embedding's.
+
+    Torch's gradient of a head is a view, which makes a third tensor of the sum, unless autocast has cast it back.
+    """
+    elements = (1 if recipe.autocasts else 2) * shape.vocab * shape.hidden
+    template, values = "{:.4g} B x {:,.0f} elements that are added", (recipe.gradient_bytes, elements)
+    size = recipe.gradient_bytes * elements
+    return Term("gradients", size, (REDUCE,), template, values, "torch autograd InputBuffer")
+
+
 def _autocast_copies(shape: Shape, recipe: Recipe, parallel: float) -> list[Term]:
     # Autocast caches a low-precision copy of every weight that a product used until its context ends, with the forward
     # pass; copies that a product saved for backward live on. A checkpointed layer saves none, and its recomputation
-    # casts in a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
+    # casts in a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast. A frozen
+    # weight's copy is never cached, but its product saves it all the same, for the gradient of the input.
     cast = (shape.total - shape.root + shape.vocab * shape.hidden) / parallel
-    template, source = "{} B x {:,.0f} weights cast by autocast", "aten/src/ATen/autocast_mode.cpp, cached_cast"
 
     def copies(weights: float, phases: tuple[int, ...]) -> Term:
         size = recipe.compute_bytes * weights
-        return Term("autocast copies", size, phases, template, (recipe.compute_bytes, weights), source)
+        return Term("autocast copies", size, phases, _CAST, (recipe.compute_bytes, weights), _CACHED_CAST)
 
     mode = recipe.checkpointing.mode
     if mode == "none":
         return [copies(cast, (FORWARD, LOSS, BACKWARD)), copies(min(shape.layer / parallel, cast), (FIRST_LAYER,))]
     head = min(shape.vocab * shape.hidden / parallel, cast)
     layers = min(shape.layer * recipe.recomputed_layers / parallel, cast)
-    return [copies(cast, (FORWARD,)), copies(head, (LOSS,)), copies(layers, (BACKWARD, FIRST_LAYER))]
+    forward = head if shape.has_adapter else cast
+    return [copies(forward, (FORWARD,)), copies(head, (LOSS,)), copies(layers, (BACKWARD, FIRST_LAYER))]
 
 
 def workspace_terms(recipe: Recipe, constants: Constants) -> list[Term]:
@@ -194,7 +233,7 @@ def workspace_terms(recipe: Recipe, constants: Constants) -> list[Term]:
     return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspaces", (size,), "CublasHandlePool.cpp")]
 
 
-def outside_terms(recipe: Recipe) -> list[Term]:
+def driver_overhead_terms(recipe: Recipe) -> list[Term]:
     """The terms outside the allocator. A virtual GPU has no driver and no overhead."""
     if recipe.virtual:
         return []
@@ -202,7 +241,8 @@ def outside_terms(recipe: Recipe) -> list[Term]:
     context = recipe.context_bytes or CONTEXT_BYTES
     terms = [Term("context", context, ALWAYS, "{:,.0f} B of CUDA context and kernels", (context,), "pytorch#86509")]
     if recipe.world > 1:
-        size = outside_sizes(recipe.world)["nccl"]
+        # As in `expected_overhead`, which a test holds equal: a term has its formula written out with its numbers.
+        size = NCCL_BYTES + NCCL_BYTES_PER_DOUBLING * math.log2(recipe.world)
         template = "{:,.0f} B + {:,.0f} B x log2({}) ranks of NCCL buffers"
         values = (NCCL_BYTES, NCCL_BYTES_PER_DOUBLING, recipe.world)
         terms.append(Term("nccl", size, ALWAYS, template, values, "nccl#964, nccl#864"))

@@ -16,7 +16,7 @@ from memtune.memory.constants import Constants
 from memtune.memory.formulas.activations import layer_bytes
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
-from memtune.memory.formulas.terms import BACKWARD, FIRST_LAYER, FORWARD, INIT, LOSS, OUTSIDE, REDUCE, Term
+from memtune.memory.formulas.terms import BACKWARD, DRIVER_OVERHEAD, FIRST_LAYER, FORWARD, INIT, LOSS, REDUCE, Term
 from memtune.plans.knobs import Attention
 
 # States of torch's optimizers appear with the first step, and cached blocks stay cut: the second step counts.
@@ -40,7 +40,7 @@ def step_trace(shape: Shape, recipe: Recipe, terms: Iterable[Term], constants: C
     """Two optimizer steps of the terms' tensors, without evaluation and saving."""
     sizes: dict[str, list[Term]] = {}
     for term in terms:
-        if term.name not in OUTSIDE:
+        if term.name not in DRIVER_OVERHEAD:
             sizes.setdefault(term.name, []).append(term)
     return _Tracer(_Cut(shape, recipe, constants), sizes).run()
 
@@ -71,7 +71,7 @@ class _Cut:
         return [[scale * root / 2] * 2, *[[told * size for size in each]] * self.depth]
 
     def kept(self, total: float) -> list[list[float]]:
-        """What each layer keeps for its backward pass."""
+        """The activations that each layer keeps for its backward pass."""
         each = total / self.depth
         mode = self.recipe.checkpointing.mode
         if mode == "none":
@@ -198,5 +198,5 @@ class _Tracer:
 
 
 def _is_last(term: Term) -> bool:
-    """Whether a term says what is left of others in the first layer: events do not need to be told."""
+    """Whether a term is only the remainder of others in the first layer; such a term needs no events."""
     return term.phases == (FIRST_LAYER,)

@@ -14,7 +14,7 @@ STEPPING = (FIRST_STEP, STEP)
 # While gradients are reduced as they come.
 REDUCING = (BACKWARD, FIRST_LAYER, REDUCE)
 # The terms outside the allocator.
-OUTSIDE = frozenset({"context", "nccl"})
+DRIVER_OVERHEAD = frozenset({"context", "nccl"})
 
 
 class Term(NamedTuple):

@@ -74,7 +74,7 @@ class ReplayCase:
         return [n for n, each in enumerate(self.trace.parameters) if each.learns and n not in reached]
 
     def pieces(self, parameters: Sequence[Parameter], shards: int) -> list[Piece]:
-        """What each rank steps if every weight is cut along its first dimension, as in FSDP."""
+        """The elements that each rank steps if every weight is cut along its first dimension, as in FSDP."""
         return [
             Piece(shard(each, shards), -(-each.rows // shards), each.block >= 0) for each in parameters if each.rows
         ]

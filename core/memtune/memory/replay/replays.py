@@ -16,7 +16,7 @@ from memtune.wire.trace import Program, TraceError
 
 # Kept in fp32, as the largest tensor behind the blocks is at the loss, and joined with earlier batches'.
 _KEPT_LOGITS = 2
-# What a well-formed trace may still lack: the end of a block, the tensor of a save.
+# A well-formed trace may still lack the end of a block or the tensor of a save.
 _BROKEN = (LookupError, ArithmeticError, TypeError, AssertionError)
 
 

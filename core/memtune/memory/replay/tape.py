@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# What memory is used for, as a step's timeline shows it.
+# The kinds of memory in a step's timeline.
 KINDS = ("weights", "optimizer states", "gradients", "communication", "activations", "temporaries")
 WEIGHTS, STATES, GRADIENTS, COMMUNICATION, ACTIVATIONS, TEMPORARIES = range(len(KINDS))
 # The parts of a run, in order; those after the first repeat in every step.

@@ -17,7 +17,7 @@ _PHASES = {"init": INIT, "forward": FORWARD, "backward": BACKWARD, "step": STEP}
 _NAMES = {"communication": "buckets", "temporaries": "activations"}
 _FORMULA = "{:,} B of {} at the peak of {}"
 _EVALUATION = "{:,} B of a forward pass of {} rows without gradients"
-# What a step leaves behind for an evaluation.
+# The kinds of memory that a step leaves behind for an evaluation.
 _RESIDENT = ("weights", "optimizer states", "communication")
 _IN_STEP = {"temporaries": "step transients"}
 
@@ -39,7 +39,7 @@ def traced_evaluation_terms(footprint: Footprint, rows: int, pass_bytes: int) ->
 
 
 def traced_save_terms(footprint: Footprint, shape: Shape, recipe: Recipe) -> list[Term]:
-    """What stays between steps, and what saving gathers."""
+    """The memory that stays between steps, and the memory that saving gathers."""
     gathered = save_terms(shape, recipe)
     return [*_resident_terms(footprint, SAVE), *gathered] if gathered else []
 

@@ -197,7 +197,7 @@ class Zero12(Sharded):
             return
         if not self._partition:
             self._partition = self._sums()
-        copies = self._copies()[-1:]  # in 16 bits, whatever the bucket is in
+        copies = self._copies()[-1:]  # in 16 bits, also if the bucket is wider
         self.tape.pass_by(*copies, self._gradient_bytes * max(touched))
 
     def _sums(self) -> list[int]:

@@ -26,7 +26,7 @@ _NEOX_NAMES = replace(_FUSED_NAMES, attention="attention")
 
 
 def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
-    """What all of them share; with biases everywhere, as in most of them."""
+    """Facts that all of them share; with biases everywhere, as in most of them."""
     return decoder(
         facts,
         ffn_size,

@@ -65,7 +65,7 @@ _T5_HEADS = {
 
 
 def biased(facts: Facts, kind: Kind, heads: Mapping[str, Head], names: ModuleNames) -> Architecture:
-    """What BERT and vision transformers share: LayerNorm, biases, a plain feed-forward."""
+    """Facts that BERT and vision transformers share: LayerNorm, biases, a plain feed-forward."""
     found_head = head(facts, heads, Head.NONE)
     return Architecture(
         name=facts.text("model_type"),
@@ -158,7 +158,7 @@ def _t5(facts: Facts) -> Architecture:
         head=head(facts, _T5_HEADS, Head.LANGUAGE_MODEL),
         upcasts_loss=False,
         upcasts_scores=False,
-        # transformers keeps this module in fp32, whatever the model's dtype.
+        # transformers keeps this module in fp32 under every dtype of the model.
         unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
         # Its gated GELU is written out (configuration_t5.py); for a ReLU the dropped copy is kept too.

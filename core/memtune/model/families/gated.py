@@ -14,7 +14,7 @@ _PHI3_NAMES = ModuleNames(query="qkv_proj", key="qkv_proj", value="qkv_proj", ga
 
 
 def _rotary(facts: Facts) -> Architecture:
-    """What all of them share."""
+    """Facts that all of them share."""
     return decoder(facts, facts.size("intermediate_size"))
 
 

@@ -14,7 +14,7 @@ from memtune.model.families.family import Family, head
 TEXT = "gemma3_text"
 _HEADS = {"ForConditionalGeneration": Head.LANGUAGE_MODEL, "Model": Head.LANGUAGE_MODEL}
 _SIGLIP_NAMES = ModuleNames(output="out_proj", up="fc1", down="fc2")
-# What BERT-like models have and this one lacks or names differently.
+# Keys of BERT-like models that this one lacks or names differently.
 _NOT_SIGLIP = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIGLIP: dict[str, Any] = {
     "model_type": "siglip_vision_model",

@@ -53,7 +53,7 @@ def install(
 
 
 class _State:
-    """What the script has set up, which a probe saves once unless the script did."""
+    """The objects that the script has set up, which a probe saves once unless the script did."""
 
     def __init__(self) -> None:
         self._fabric: Any = None
@@ -169,7 +169,7 @@ def _is_resumable(state: dict[str, Any]) -> bool:
 
 
 def _load(settings: Settings) -> Inherited:
-    """Return the wrapper of ``Fabric.load``: a training loads the resolved checkpoint, whatever the script found."""
+    """Return the wrapper of ``Fabric.load``: a training loads the resolved checkpoint instead of the script's own."""
 
     def load(inherited: Inherited, fabric: Any, path: Any, state: Any = None, *args: Any, **kwargs: Any) -> Any:
         # Each rank knows its own steps; how far the training is, only those that have read the checkpoint.
@@ -184,7 +184,7 @@ def _load(settings: Settings) -> Inherited:
             return inherited(fabric, path, state, *args, **kwargs)
         result = inherited(fabric, lightning.resume_from(settings, path), state, *args, **kwargs)
         if state is not None:
-            recount(state, manifest.read(settings.resume_from).plan, settings.plan)
+            recount(state, manifest.read_complete(settings.resume_from).plan, settings.plan)
         return result
 
     return load

@@ -32,7 +32,7 @@ class Cut(NamedTuple):
 def recounted(progress: dict[str, Any], saved: Cut, wanted: Cut, *, across_epochs: bool) -> dict[str, Any]:
     """Convert the state of Lightning's ``batch_progress`` to the batches of the wanted cut.
 
-    ``across_epochs`` tells whether a step may begin in one epoch and end in the next, as DeepSpeed's do.
+    ``across_epochs`` says whether a step may begin in one epoch and end in the next, as DeepSpeed's do.
     """
     now = progress["current"]["processed"]
     before = progress["total"]["processed"] - now

@@ -33,7 +33,7 @@ def refuse(settings: Settings) -> None:
 
 
 def overrides(settings: Settings, package: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of Trainer and Fabric that apply the plan, whatever the script ``asked`` for."""
+    """Return the arguments of Trainer and Fabric that apply the plan, in place of those ``asked`` for."""
     plugins = _plugins(package, asked.get("plugins"))
     precision = _MIXED.get(settings.plan.precision, "32-true")
     if _scales_on_cpu(settings):

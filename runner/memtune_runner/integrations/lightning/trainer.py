@@ -240,7 +240,7 @@ def _recount(checkpoint: dict[str, Any], settings: Settings) -> None:
     from memtune_runner.integrations.lightning.progress import Cut, recounted
 
     assert settings.resume_from is not None  # checked by the caller
-    saved = manifest.read(settings.resume_from)
+    saved = manifest.read_complete(settings.resume_from)
     loop = checkpoint["loops"]["fit_loop"]
     name = "epoch_loop.batch_progress"
     cuts = Cut.of(saved.plan, saved.world), Cut.of(settings.plan, settings.world)
