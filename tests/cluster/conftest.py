@@ -9,7 +9,6 @@ Tests mostly wait, so workers of pytest-xdist share the cluster; whoever starts 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -24,12 +23,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import turns
 from failure_reports import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from helm_release import Release
 from kubernetes import client, config
 from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
 from traces import Traces
+from turns import pytest_runtest_protocol  # noqa: F401  # a hook, found by its name
 
 from dev.cluster import binaries
 from dev.cluster.builds import OURS, image_name
@@ -117,6 +118,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGro
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Start the cluster before the workers, with all that they share."""
     if not session.config.pluginmanager.hasplugin("dsession"):
+        turns.begin(session.config)
         return
     shared = session.config.stash[_SHARED] = ExitStack()
     session.config.stash[_GROUPS] = Path(shared.enter_context(TemporaryDirectory()))
@@ -135,21 +137,11 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 @pytest.hookimpl(trylast=True)  # the workers have ended then
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    turns.end(session.config)
     try:
         session.config.stash.get(_SHARED, ExitStack()).close()
     except AssertionError as left:
         pytest.exit(f"{left}", returncode=1)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Wait while a test of another worker is alone; one that is itself alone waits for all others to end."""
-    turn = os.open(Path(__file__).parent, os.O_RDONLY)
-    fcntl.flock(turn, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-    try:
-        return (yield)
-    finally:
-        os.close(turn)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
