@@ -314,6 +314,12 @@ def test_large_host_tensors_are_not_copied_and_read_as_made_up(tmp_path: Path) -
     assert [each["value"] for each in result["measured"]["values"]] == ["made up"]
 
 
+def test_operators_that_run_again_give_what_the_cpu_computes() -> None:
+    code, result = emulate(_SCRIPTS / "repeated.py")
+    assert code == 0, result["printed"][-2000:]
+    assert {each["value"] for each in result["measured"]["values"]} == {"true"}
+
+
 def test_copies_of_storages_and_saves_leave_numbers_as_they_are() -> None:
     code, result = emulate(_SCRIPTS / "storages.py")
     assert code == 0, result["printed"][-2000:]
