@@ -346,6 +346,15 @@ def test_convolutions_of_uncomputed_tensors_are_not_computed(tmp_path: Path) -> 
     assert result["measured"]["values"][0]["value"] == "made up"
 
 
+def test_rows_chosen_by_integers_take_no_size_from_values() -> None:
+    code, result = emulate(_SCRIPTS / "lookups.py")
+    assert code == 0, result["printed"][-2000:]
+    lines = (_SCRIPTS / "lookups.py").read_text().splitlines()
+    assert not any(each["sizes"] for each in result["measured"]["values"])
+    for each in result["measured"]["values"]:
+        assert lines[each["line"] - 1].endswith(f"# {each['value']}"), each
+
+
 def test_a_backward_pass_finds_the_places_of_a_mask_and_is_followed_to_the_host() -> None:
     code, result = emulate(_SCRIPTS / "masks.py")
     assert code == 0, result["printed"][-2000:]
@@ -429,6 +438,18 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
     assert code == 0, result["printed"][-2000:]
     assert int(result["printed"].splitlines()[-1]) == 4 * 8 * 32 * 64 * 64 + 2 * 512
     assert result["measured"]["stubs"] == []
+
+
+def test_a_synchronized_batch_norm_takes_no_size_from_values(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nimport torch.distributed as dist\ndist.init_process_group('nccl')\n"
+        "norm = torch.nn.SyncBatchNorm(8).cuda()\n"
+        "for _ in range(2):\n    norm(torch.randn(4, 8, 16, 16, device='cuda')).sum().backward()\n"
+    )
+    code, result = emulate(script, "--ranks", "4")
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["values"] == []
 
 
 def test_calls_to_nvidias_other_libraries_are_named_and_take_memory() -> None:

@@ -309,6 +309,10 @@ class ValueMode(TorchDispatchMode):
             on_host(tensor).copy_(values)
         self._book.put(tensor, Known(is_true))
 
+    def _fill(self, tensor: torch.Tensor, value: float, is_true: bool) -> None:
+        """Record that a tensor has one number; of a part of a memory, nothing is known any more."""
+        self._book.put(tensor, Known(is_true, value) if _is_whole(tensor) else None)
+
     def _follow(
         self,
         func: Any,
@@ -514,7 +518,10 @@ class ValueMode(TorchDispatchMode):
     ) -> bool:
         """Compute an operator on uniform tensors, whose result is uniform."""
         if (value := created_value(func.overloadpacket.__name__, args, written[0].dtype)) is not None:
-            self._book.put(written[0], Known(is_true, value))
+            self._fill(written[0], value, is_true)
+            return True
+        if traits.picks and (fill := self._book.fill_of(args[0])) is not None:
+            self._fill(written[0], fill, is_true)
             return True
         if not traits.is_of_elements:
             return self._reduce_uniform(func, inputs, written, is_true)
@@ -543,7 +550,7 @@ class ValueMode(TorchDispatchMode):
                     self._made.clear()
                 self._made[asked] = made
         for tensor, value in zip(written, made, strict=False):
-            self._book.put(tensor, Known(is_true, value) if _is_whole(tensor) else None)
+            self._fill(tensor, value, is_true)
         return True
 
     def _described(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
@@ -594,7 +601,7 @@ class ValueMode(TorchDispatchMode):
         value = uniform_result(func.overloadpacket.__name__, fill, shrink)
         if value is None:
             return False
-        self._book.put(written[0], Known(is_true, float(value)))
+        self._fill(written[0], float(value), is_true)
         return True
 
 

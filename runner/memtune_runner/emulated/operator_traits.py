@@ -15,6 +15,8 @@ _EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _
 # Operators that fill weights with random numbers.
 _DRAWING = (_aten.normal_, _aten.uniform_)
 _INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
+# They give elements of their first argument.
+_PICKING = (_aten.index, _aten.index_select, _aten.gather, _aten.embedding)
 # Not worth the minutes that the CPU takes in half precision, unless the numbers are true.
 _SLOW = (_aten.convolution, _aten.cudnn_convolution)
 # A CPU takes a hundredth of the time for them in single precision, in which a GPU adds up as well.
@@ -48,6 +50,8 @@ class Traits:
     draws: bool
     converts: bool
     indexes: bool
+    picks: bool
+    """It gives elements of its first argument."""
     copies: bool
     copies_plainly: bool
     overwrites: bool
@@ -74,7 +78,8 @@ def traits_of(func: Any) -> Traits:
         is_message=is_message,
         is_torchs=func.namespace in ("aten", "prims"),
         is_random=torch.Tag.nondeterministic_seeded in func.tags,
-        is_shaped_by_values=torch.Tag.dynamic_output_shape in func.tags,
+        # Indexing takes a size from masks alone, which are made integers before it.
+        is_shaped_by_values=torch.Tag.dynamic_output_shape in func.tags and packet not in _INDEXING,
         is_of_elements=torch.Tag.pointwise in func.tags or packet in _FILLING,
         returns_inputs=any(each.alias_info is not None for each in returns),
         lifts=packet is _aten.lift_fresh,
@@ -82,6 +87,7 @@ def traits_of(func: Any) -> Traits:
         draws=packet in _DRAWING,
         converts=packet is _aten._to_copy,
         indexes=packet in _INDEXING,
+        picks=packet in _PICKING,
         copies=packet in _COPIES,
         copies_plainly=packet in (_aten.copy_, _aten.clone),
         overwrites=packet in _OVERWRITING,
