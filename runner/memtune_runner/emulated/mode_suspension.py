@@ -149,7 +149,7 @@ def followed_masks(mode: ValueMode) -> Iterator[None]:
 
 @contextmanager
 def trusted_counts(reads: ValueReads) -> Iterator[None]:
-    """Record no read where a synchronized batch norm leaves out ranks without a sample: none has fewer than this one."""
+    """Record no read where a synchronized batch norm leaves out ranks without a sample: none has fewer than this."""
 
     def normalizing(plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)
