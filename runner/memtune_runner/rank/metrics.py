@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune.allocator.counters import fragmentation
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.vendored import prometheus_client
 
