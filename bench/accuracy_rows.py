@@ -159,6 +159,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         # Liger's kernels replace parts of transformers' model.
         counts_layers=liger_layers or "transformers' model" in notes,
         casts_frozen="frozen weights in 16 bits" in notes,
+        without_autocast="without autocast" in notes,
         builds_whole="built whole" in notes,
         # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
         keeps_gathered=(is_older and stage >= 3 and _keeps_gathered(cells)) or _stays_gathered(notes),

@@ -177,6 +177,7 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("gradients in a buffer", {"accumulates": True}),
         ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
         ("gathers run ahead", {"keeps_gathered": True}),
+        ("pure bf16 without autocast", {"without_autocast": True}),
         ("units stay gathered until their backward pass", {"keeps_gathered": True}),
         ("master weights in 16 bits", {"master_bytes": 2}),
         ("frozen and trained weights share units", {"mixes_units": True}),

@@ -50,7 +50,7 @@ class Recipe:
     `upcasts_scores` says that an eager softmax is in fp32, `writes_softmax` that it is no function of torch's. With
     `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep what is counted and
     nothing else. With `checkpoints_half` only every second layer is checkpointed. An engine that `casts_frozen` weights
-    puts them into the compute format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
+    puts them into the compute format. `without_autocast` an adapter that is wider computes in its own format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
     Context parallelism that `gathers_keys` is torch's ring attention.
     With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
     `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
@@ -100,6 +100,7 @@ class Recipe:
     counts_layers: bool = False
     defers_reduction: bool = False
     casts_frozen: bool = False
+    without_autocast: bool = False
     whole_logits: bool = False
     whole_embedding: bool = False
     context_bytes: float = 0.0
@@ -234,7 +235,15 @@ class Recipe:
     @property
     def autocasts(self) -> bool:
         """Whether autocast makes low-precision copies of the weights (FSDP casts while it gathers instead)."""
-        return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
+        return self.weight_bytes > self.compute_bytes and self.backend != "fsdp" and not self.without_autocast
+
+    @property
+    def widens_inputs(self) -> bool:
+        """Whether each module of an adapter casts its input to the adapter's own, wider format.
+
+        (peft tuners/tuners_utils.py, _cast_input_dtype)
+        """
+        return self.without_autocast and self.weight_bytes > self.compute_bytes and self.backend in ("none", "ddp")
 
 
 _HOPPER = 9  # of compute capability
