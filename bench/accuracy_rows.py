@@ -158,7 +158,6 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         # Liger's kernels replace parts of transformers' model.
         counts_layers=liger_layers or "transformers' model" in notes,
-        casts_frozen="frozen weights in 16 bits" in notes,
         without_autocast="without autocast" in notes,
         builds_whole="built whole" in notes,
         # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).

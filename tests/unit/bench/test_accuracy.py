@@ -299,9 +299,12 @@ def test_torchs_ring_attention_gathers_keys_and_values_by_hand() -> None:
 def test_facts_in_notes_alone_are_read() -> None:
     assert not row(checkpointing="full").recipe.checkpoints_half
     assert row(checkpointing="full", notes="every second layer").recipe.checkpoints_half
+
+
+def test_a_quantized_base_has_hidden_states_in_fp32_if_what_it_does_not_quantize_is_in_fp32() -> None:
     quantized = {"lora_rank": "8", "base_quant": "nf4"}
-    assert row(**quantized).recipe.fp32_residuals
-    assert not row(**quantized, notes="frozen weights in 16 bits").recipe.fp32_residuals
+    assert row(**quantized, weight_dtype="fp32").recipe.fp32_residuals
+    assert not row(**quantized).recipe.fp32_residuals
 
 
 def test_transformers_leave_out_a_cap_of_scores_that_torch_s_attention_does_not_know() -> None:

@@ -700,7 +700,7 @@ def test_a_wider_adapter_without_autocast_keeps_what_it_read_in_its_own_format(d
 
 def test_an_adapter_of_a_quantized_base_shares_the_input_of_its_layer() -> None:
     """Under autocast peft casts nothing beside bitsandbytes' layers (emulated: 9.14 GiB of 9.13 predicted)."""
-    recipe = replace(_recipe("bf16-ddp-none-mb1x8"), base_bytes=0.5625, casts_frozen=True)
+    recipe = replace(_recipe("bf16-ddp-none-mb1x8"), base_bytes=0.5625)
     shape = shape_of(LLAMA_2_7B, Adapter(8, ("all-linear",), "nf4"))
     bare = replace(shape, adapted=frozenset(), adapter_reads=0)
     # The outputs of two norms and the input of the down projection, once each.
@@ -712,7 +712,7 @@ def test_an_adapter_of_a_quantized_base_shares_the_input_of_its_layer() -> None:
 def test_selective_checkpointing_keeps_no_product_of_a_quantized_weight() -> None:
     """They are operations of bitsandbytes (emulated: 5.48 GiB of 5.41 predicted, where all products make 12.1)."""
     shape, recipe = shape_of(LLAMA_2_7B, Adapter(8, ("all-linear",), "nf4")), _recipe("bf16-ddp-sel-mb1x8")
-    quantized = replace(recipe, base_bytes=0.5625, casts_frozen=True)
+    quantized = replace(recipe, base_bytes=0.5625)
     # Of a narrow and a wide product of each module the narrow ones, which are not counted: attention's output,
     # the hidden state between layers, and the softmax's sums.
     assert selective_bytes(shape, quantized) == 2 * 4096 + 2 * 4096 + 4 * 32
