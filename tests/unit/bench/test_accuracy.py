@@ -178,6 +178,8 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
         ("gathers run ahead", {"keeps_gathered": True}),
         ("pure bf16 without autocast", {"without_autocast": True}),
+        ("chunked_nll of TRL 1.12.0", {"widens_head": True}),
+        ("chunked_nll of TRL 1.13.0", {}),
         ("units stay gathered until their backward pass", {"keeps_gathered": True}),
         ("master weights in 16 bits", {"master_bytes": 2}),
         ("frozen and trained weights share units", {"mixes_units": True}),

@@ -49,8 +49,8 @@ class Recipe:
     loss saved are left when the backward pass begins. A loss that `shifts_logits` copies them for that.
     `upcasts_scores` says that an eager softmax is in fp32, `writes_softmax` that it is no function of torch's. With
     `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep what is counted and
-    nothing else. With `checkpoints_half` only every second layer is checkpointed. `without_autocast` an adapter that is wider
-    computes in its own format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
+    nothing else. With `checkpoints_half` only every second layer is checkpointed. `without_autocast` an adapter that is
+    wider computes in its own format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
     Context parallelism that `gathers_keys` is torch's ring attention.
     With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
     `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
@@ -60,7 +60,7 @@ class Recipe:
     `liger_layers` have Liger's norms, rotation and feed-forward, which keep what a compiled layer does.
     `keeps_quantized_inputs` says that products with a quantized weight keep their input. With `varying_lengths`,
     `sequence_length` is that of the longest batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks`
-    parts, one after the other.
+    parts, one after the other. If it `widens_head`, each part copies the head to fp32.
     """
 
     backend: str
@@ -88,6 +88,7 @@ class Recipe:
     fused_loss: bool = False
     chunked_loss: bool = False
     loss_chunks: float = FUSED_LOSS_CHUNKS
+    widens_head: bool = False
     fused_loss_kernel: bool = False
     upcasts_loss: bool = True
     autocasts_loss: bool = False
