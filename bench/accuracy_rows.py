@@ -148,6 +148,8 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
         expandable_segments="expandable segments" in notes,
         varying_lengths="lengths vary" in notes,
+        # From 1.13 on, TRL's loss computes the logits in the format of the hidden states.
+        widens_head="chunked_nll" in notes and _is_before(notes, (1, 13), "trl"),
         fused_loss_kernel="ce kernels" in notes,
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
         # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).
@@ -158,7 +160,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         # Liger's kernels replace parts of transformers' model.
         counts_layers=liger_layers or "transformers' model" in notes,
-        casts_frozen="frozen weights in 16 bits" in notes,
+        without_autocast="without autocast" in notes,
         builds_whole="built whole" in notes,
         # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
         keeps_gathered=(is_older and stage >= 3 and _keeps_gathered(cells)) or _stays_gathered(notes),
@@ -251,9 +253,9 @@ def _upcasts_loss(notes: str, model: str) -> bool:
     return not (_is_before(notes, (4, 49)) and re.search("bigcode|starcoder|santacoder", model))
 
 
-def _is_before(notes: str, release: tuple[int, int]) -> bool:
-    """Whether a stated transformers is older than a release."""
-    found = re.search(r"transformers (\d+)\.(\d+)", notes)
+def _is_before(notes: str, release: tuple[int, int], library: str = "transformers") -> bool:
+    """Whether a stated library is older than a release."""
+    found = re.search(rf"\b{library} (\d+)\.(\d+)", notes)
     return found is not None and (int(found[1]), int(found[2])) < release
 
 

@@ -27,7 +27,7 @@ from memtune.wire.frameworks import FRAMEWORKS
 from memtune_runner import worker
 from memtune_runner.command import accelerate_options, first_imports, run_target
 from memtune_runner.command.command import Kind
-from memtune_runner.emulated.process import Emulation, can_compile
+from memtune_runner.emulated.process import EmulatedProcess, can_compile
 from memtune_runner.launch import main as launch
 from memtune_runner.launch import processes
 from memtune_runner.launch.workers import Process
@@ -77,7 +77,7 @@ class Libraries:
         self._directory, self._environment = Path.cwd(), dict(os.environ)
         self._reads: set[str] = set()
         self._changes: dict[str, str | None] = {}
-        self._emulation = Emulation(Rank.read(os.environ).world)
+        self._process = EmulatedProcess(Rank.read(os.environ).world)
         self.have_deepspeed = False
         os.environ.update({**accelerate_options.variables(os.environ), **os.environ})
         self._add(lambda: first_imports.carry_out(Kind(words[0]), words[1]))
@@ -94,7 +94,7 @@ class Libraries:
         imports = ImportWatch()
         imports.when_any_is_imported(lambda module: imported.append(module.__name__))
         if "torch" not in sys.modules:
-            imports.when_imported("torch", self._emulation.torch_imported)
+            imports.when_imported("torch", self._process.torch_imported)
         imports.install()
         gc.disable()  # imports leave no garbage worth looking for, which takes a fifth of their time
         with _without_run(self._reads):
@@ -110,7 +110,7 @@ class Libraries:
         if self.can_be_shared:
             for name in _OURS:
                 import_module(name)
-        self._emulation.inherit()
+        self._process.inherit()
         gc.collect()
         gc.freeze()  # no fork looks through it, and so none has to copy it
         gc.enable()

@@ -67,7 +67,7 @@ class Prediction:
 
     ``device`` is the peak if there is memory to spare, ``needed`` the least memory in which the plan runs: before the
     allocator fails, it returns to the device all cached segments that nothing uses. ``job_width_bytes`` is the
-    half-width of ``device`` that all plans of a job of which nothing was measured have in common.
+    half-width, upwards only, that all plans of a job of which nothing was measured have in common in ``device``.
     """
 
     peak_phase: str
@@ -149,8 +149,8 @@ class Square(NamedTuple):
 class Belief:
     """A Gaussian belief about the relative error of each component; its widths are those of a 95% bound.
 
-    ``doubt`` is an additional width of each whole sum, and ``job_width`` another one of a job of which nothing was
-    measured, at the quantile that memtune.memory.constants names.
+    ``doubt`` is an additional width of each whole sum, and ``job_width`` another one, upwards only, of a job of which
+    nothing was measured.
     """
 
     def __init__(

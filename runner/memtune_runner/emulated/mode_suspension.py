@@ -15,7 +15,7 @@ from torch import _tensor_str
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _python_dispatch, checkpoint
 
-from memtune_runner.emulated.value_mode import ValueMode
+from memtune_runner.emulated.dispatch_mode import ValueMode
 from memtune_runner.rank.imports import ImportWatch
 
 # torch leaves these untyped.

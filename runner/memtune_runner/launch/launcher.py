@@ -17,7 +17,7 @@ from memtune.wire.report import EXIT_CODES, Device, Ending, Report
 from memtune_runner.checkpoints import newest, probe_saves, resolve
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, Kind
-from memtune_runner.emulated import job as emulated_job
+from memtune_runner.emulated import job_rank
 from memtune_runner.launch import processes
 from memtune_runner.launch.merge_reports import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
@@ -137,7 +137,7 @@ class Launcher:
         python = () if is_program else checks.python_of(command)
         started = ranks.of_node(settings.node_rank, settings.gpus_per_node, settings.nodes)
         if settings.device is Device.EMULATED:
-            common |= emulated_job.variables(settings, command, python)
+            common |= job_rank.variables(settings, command, python)
             started = started[:1]
         own = {name: with_resume(value, common) for name, value in os.environ.items()}
         for rank in started:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memtune.wire.report import Phase, ReportedComponent
 from memtune_runner.device.statistics import Statistics
 from memtune_runner.rank import script_warnings
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.oom_report_files import top_sites, write_companion

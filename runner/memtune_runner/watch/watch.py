@@ -17,7 +17,7 @@ from memtune_runner.device.statistics import Statistics, is_full
 from memtune_runner.rank import applied_knobs, bad_input, library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch_size import BatchSizes
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.probe import Probe
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.applied_plan import AppliedPlan

@@ -177,6 +177,9 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("gradients in a buffer", {"accumulates": True}),
         ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
         ("gathers run ahead", {"keeps_gathered": True}),
+        ("pure bf16 without autocast", {"without_autocast": True}),
+        ("chunked_nll of TRL 1.12.0", {"widens_head": True}),
+        ("chunked_nll of TRL 1.13.0", {}),
         ("units stay gathered until their backward pass", {"keeps_gathered": True}),
         ("master weights in 16 bits", {"master_bytes": 2}),
         ("frozen and trained weights share units", {"mixes_units": True}),
@@ -298,9 +301,12 @@ def test_torchs_ring_attention_gathers_keys_and_values_by_hand() -> None:
 def test_facts_in_notes_alone_are_read() -> None:
     assert not row(checkpointing="full").recipe.checkpoints_half
     assert row(checkpointing="full", notes="every second layer").recipe.checkpoints_half
+
+
+def test_a_quantized_base_has_hidden_states_in_fp32_if_what_it_does_not_quantize_is_in_fp32() -> None:
     quantized = {"lora_rank": "8", "base_quant": "nf4"}
-    assert row(**quantized).recipe.fp32_residuals
-    assert not row(**quantized, notes="frozen weights in 16 bits").recipe.fp32_residuals
+    assert row(**quantized, weight_dtype="fp32").recipe.fp32_residuals
+    assert not row(**quantized).recipe.fp32_residuals
 
 
 def test_transformers_leave_out_a_cap_of_scores_that_torch_s_attention_does_not_know() -> None:

@@ -403,7 +403,7 @@ def test_memory_is_attributed_to_lines_of_the_users_code() -> None:
         {"state": "active_allocated", "size": 5},
         {"state": "inactive", "size": 900, "frames": [frame("train.py", 9)]},
     ]
-    follower = frame("/x/memtune_runner/emulated/value_mode.py", 57)
+    follower = frame("/x/memtune_runner/emulated/dispatch_mode.py", 57)
     blocks.append({"state": "active_allocated", "size": 3, "frames": [follower, frame("train.py", 8)]})
     assert top_sites({"segments": [{"blocks": blocks}]}) == [
         ("train.py:7 forward", 50),

@@ -170,13 +170,14 @@ def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
 
     Dropout makes another tensor for each module, and a mask of one byte. Under autocast a fp32 adapter reads a cast
     input, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear); beside a
-    quantized base it reads the input as it is (peft tuners/lora/bnb.py, Linear4bit and Linear8bitLt).
+    quantized base it reads the input as it is (peft tuners/lora/bnb.py, Linear4bit and Linear8bitLt). Without autocast
+    its product keeps the cast input.
     """
     is_dropped = shape.adapter_dropout > 0
     is_cast = recipe.autocasts and recipe.base_bytes == recipe.frozen_bytes
-    if not shape.has_adapter or recipe.compiled or not (is_dropped or is_cast):
+    if not shape.has_adapter or recipe.compiled or not (is_dropped or is_cast or recipe.widens_inputs):
         return 0
-    return recipe.compute_bytes + is_dropped
+    return (_FP32 if recipe.widens_inputs else recipe.compute_bytes) + is_dropped
 
 
 def _masks(shape: Shape) -> float:

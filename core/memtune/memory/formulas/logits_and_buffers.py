@@ -41,6 +41,7 @@ EAGER_SCORE_BYTES = 8
 
 # DeepSpeed's norms of gradients (runtime/utils.py, get_norm_dtype).
 _NORM_BYTES = 8
+_FP32 = 4
 
 _COMPUTING = (FORWARD, LOSS, *REDUCING)
 
@@ -389,12 +390,37 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         size = 2.0 * recipe.tokens * shape.hidden * recipe.compute_bytes
         template, values = "2 x {:,.0f} tokens x {} x {} B", (recipe.tokens, shape.hidden, recipe.compute_bytes)
         terms.append(Term("gathered units", size, (LOSS,), template, values, "2205.05198, section 4.2.2", True))
+    if recipe.widens_head:
+        terms += _widened_head(shape, recipe, each * tokens * shape.vocab)
     if (recipe.fused_loss or recipe.chunked_loss) and not shape.has_adapter and not recipe.accumulates:
         # The head's gradient accumulates chunk by chunk while other chunks' logits still exist (2410.10989, 3.2).
         size = recipe.gradient_bytes * shape.vocab * shape.hidden / recipe.tensor_parallel
         template, values = "{:.4g} B x {} x {} of the head", (recipe.gradient_bytes, shape.vocab, shape.hidden)
         terms.append(Term("gradients", size, (LOSS,), template, values, "2410.10989, section 3.2"))
     return terms
+
+
+def _widened_head(shape: Shape, recipe: Recipe, part: float) -> list[Term]:
+    """Copies of the head beyond the ``part`` of the logits, if the loss copies a narrower one to fp32 for each part.
+
+    TRL's did before 1.13 (sft_trainer.py, _chunk). For the product, the copy is there with the part's logits: under
+    autocast with its cast, else with its gradient if it learns. Then what the product saved is there, with the whole
+    part. Under FSDP it was never emulated.
+    """
+    is_wide = recipe.autocasts and not shape.has_adapter
+    resident = recipe.frozen_bytes if shape.has_adapter else _FP32 if is_wide else recipe.compute_bytes
+    if resident >= _FP32 or recipe.backend == "fsdp":
+        return []
+    is_cast = recipe.backend in ("none", "ddp") and not recipe.without_autocast
+    learns = not shape.has_adapter
+    copied, saved = (_FP32 + recipe.compute_bytes, recipe.compute_bytes) if is_cast else (_FP32 * (1 + learns), _FP32)
+    head = shape.vocab * shape.hidden
+    entries = recipe.decoder.tokens * shape.vocab / recipe.loss_chunks
+    product = copied * head + (recipe.compute_bytes if is_cast else _FP32) * entries
+    size = max(product - part, saved * head)
+    template = "{} B x {} x {} of the head, less what of a part's logits is not there yet"
+    values = (copied, shape.vocab, shape.hidden)
+    return [Term("autocast copies", size, (LOSS,), template, values, "TRL sft_trainer.py, _chunk")]
 
 
 def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:

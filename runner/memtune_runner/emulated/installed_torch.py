@@ -43,7 +43,7 @@ _REMEDY = (
 _CUDNN, _NCCL = (9, 20, 0), (2, 29, 7)
 
 
-class Installed(NamedTuple):
+class InstalledTorch(NamedTuple):
     """A CUDA build of torch, and the versions of the NVIDIA libraries that it uses."""
 
     python: tuple[str, ...]
@@ -54,12 +54,12 @@ class Installed(NamedTuple):
     nccl: tuple[int, ...]
 
 
-def find(command: Command) -> Installed:
+def find(command: Command) -> InstalledTorch:
     """Return the torch of the Python that a command names, directly or by its launcher."""
     return find_in(_python(command))
 
 
-def find_in(python: tuple[str, ...]) -> Installed:
+def find_in(python: tuple[str, ...]) -> InstalledTorch:
     """Return the torch of a Python, given with its options."""
     found = _look(python)
     if found["system"] != "Linux" or found["machine"] not in MACHINES:
@@ -71,7 +71,7 @@ def find_in(python: tuple[str, ...]) -> Installed:
         raise NoCudaTorchError(f"{python[0]} has no torch; {_REMEDY}")
     if not found["cuda"]:
         raise NoCudaTorchError(f"torch {found['torch']} of {python[0]} was not built for CUDA; {_REMEDY}")
-    return Installed(
+    return InstalledTorch(
         python, Path(found["directory"]), found["torch"], found["cuda"],
         _version(found, "nvidia-cudnn-cu", _CUDNN), _version(found, "nvidia-nccl-cu", _NCCL),
     )  # fmt: skip

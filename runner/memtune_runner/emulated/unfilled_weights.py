@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Unfilled:
+class UnfilledWeights:
     """The host's tensors whose random numbers were left out, for as long as they live or until others are written."""
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:

@@ -29,8 +29,7 @@ from memtune_operator.local.backend import blocker_of
 from memtune_operator.local.checkpoints import checkpoint_path
 from memtune_operator.pods import variables
 from memtune_runner.command.command import parse
-from memtune_runner.emulated import job as emulated_job
-from memtune_runner.emulated import phase_peaks
+from memtune_runner.emulated import job_rank, phase_peaks
 from memtune_runner.emulated.errors import NoCudaTorchError
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.rank import _words
@@ -128,14 +127,12 @@ def test_emulated_checkpoints_are_outside_the_directory_of_real_ones(tmp_path: P
 
 
 def test_a_job_sees_its_emulated_gpus_whichever_real_ones_are_to_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulated_job, "_torch_of", lambda *_: None)
-    monkeypatch.setattr("memtune_runner.emulated.job.gpu_variables.variables", lambda *_: {})
+    monkeypatch.setattr(job_rank, "_torch_of", lambda *_: None)
+    monkeypatch.setattr("memtune_runner.emulated.job_rank.gpu_variables.variables", lambda *_: {})
     settings = Settings(
         RUN.plan, RunKind.PROBE, "env", 4, 8, device=Device.EMULATED, gpu_name="h100-80gb", gpu_memory_bytes=GIB
     )
-    found = emulated_job.variables(
-        replace(settings, global_batch=8, gpus_per_node=2), parse(["python", "train.py"]), ()
-    )
+    found = job_rank.variables(replace(settings, global_batch=8, gpus_per_node=2), parse(["python", "train.py"]), ())
     assert found == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 
@@ -144,9 +141,9 @@ def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
         RUN.plan, RunKind.PROBE, "env", 4, 8, device=Device.EMULATED, gpu_name="h100-80gb", gpu_memory_bytes=GIB
     )
     with pytest.raises(BadInputError, match=r"device emulated: ./train\.sh starts neither Python nor a launcher"):
-        emulated_job.variables(settings, parse(["./train.sh"]), ())
+        job_rank.variables(settings, parse(["./train.sh"]), ())
     with pytest.raises(BadInputError, match=r"device emulated: sh starts neither Python nor a launcher"):
-        emulated_job.variables(settings, parse(["sh", "-c", "./prepare.sh && ./train.sh"]), ())
+        job_rank.variables(settings, parse(["sh", "-c", "./prepare.sh && ./train.sh"]), ())
 
 
 @pytest.mark.parametrize(
@@ -170,10 +167,10 @@ def test_the_torch_of_a_shell_and_of_a_console_script_is_that_of_their_python(
         script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     looked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("memtune_runner.emulated.installed.find_in", looked.append)
-    monkeypatch.setattr("memtune_runner.emulated.job.build", lambda *_: None)
+    monkeypatch.setattr("memtune_runner.emulated.installed_torch.find_in", looked.append)
+    monkeypatch.setattr("memtune_runner.emulated.job_rank.build", lambda *_: None)
     with suppress(AttributeError):  # nothing was found
-        emulated_job.prepare(words)
+        job_rank.prepare(words)
     assert looked == [("/opt/own/bin/python",) if "A=1" in words[-1] else (sys.executable,)]
 
 
@@ -183,11 +180,11 @@ def test_a_tool_in_python_beside_the_training_is_not_asked_for_torch(monkeypatch
             raise NoCudaTorchError(f"{python[0]} has no torch")
         return "the torch of the training"
 
-    monkeypatch.setattr("memtune_runner.emulated.installed.find_in", find_in)
+    monkeypatch.setattr("memtune_runner.emulated.installed_torch.find_in", find_in)
     command = parse(["sh", "-c", "/opt/own/bin/python train.py && /usr/bin/python3 upload.py"])
-    assert emulated_job._torch_of(command, ()) == "the torch of the training"  # type: ignore[comparison-overlap]
+    assert job_rank._torch_of(command, ()) == "the torch of the training"  # type: ignore[comparison-overlap]
     with pytest.raises(NoCudaTorchError, match="/usr/bin/python3 has no torch"):
-        emulated_job._torch_of(parse(["sh", "-c", "/usr/bin/python3 train.py"]), ())
+        job_rank._torch_of(parse(["sh", "-c", "/usr/bin/python3 train.py"]), ())
 
 
 class _Native:

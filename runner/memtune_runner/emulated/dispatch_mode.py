@@ -25,9 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memtune_runner.emulated.known_values import (
     MOST_FLOATS,
-    Book,
     Known,
-    Reads,
+    KnownValues,
     balanced_choice,
     created_value,
     is_small,
@@ -35,8 +34,9 @@ from memtune_runner.emulated.known_values import (
     repeated_as,
     uniform_result,
 )
-from memtune_runner.emulated.messages import WAITS, Message, Messages, Part, bytes_of
-from memtune_runner.emulated.unfilled import Unfilled
+from memtune_runner.emulated.nccl_messages import WAITS, Message, Messages, Part, bytes_of
+from memtune_runner.emulated.unfilled_weights import UnfilledWeights
+from memtune_runner.emulated.value_reads import ValueReads
 from memtune_runner.rank.tensors import tensors_of
 
 _aten = torch.ops.aten
@@ -110,10 +110,10 @@ def _written_arguments(func: Any) -> list[tuple[int, str]]:
 class ValueMode(TorchDispatchMode):
     """Gives tensors the values that a script reads, as this module's head says."""
 
-    def __init__(self, reads: Reads, unfilled: Unfilled, stands_for_all: bool) -> None:
+    def __init__(self, reads: ValueReads, unfilled: UnfilledWeights, stands_for_all: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
         self._reads, self._unfilled, self._messages = reads, unfilled, Messages(stands_for_all)
-        self._book = Book()
+        self._book = KnownValues()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

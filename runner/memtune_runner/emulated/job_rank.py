@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from memtune.wire.frameworks import commands_of
 from memtune_runner.command import checks
 from memtune_runner.command.command import Command, CommandError, Kind, parse
-from memtune_runner.emulated import installed
+from memtune_runner.emulated import installed_torch
 from memtune_runner.emulated import variables as gpu_variables
 from memtune_runner.emulated.build import build
 from memtune_runner.emulated.errors import EmulationError, NoCudaTorchError
-from memtune_runner.emulated.installed import Installed
+from memtune_runner.emulated.installed_torch import InstalledTorch
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.settings import Settings
 
@@ -44,10 +44,10 @@ def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> 
     return found | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(settings.gpus_per_node)))}
 
 
-def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:
+def _torch_of(command: Command, python: tuple[str, ...]) -> InstalledTorch:
     """Return the torch of a command's Python, or of the last program of a shell's whose Python has one."""
     if command.kind is not Kind.PROGRAM:
-        return installed.find_in(python)
+        return installed_torch.find_in(python)
     refusal = EmulationError(
         f"{command.target} starts neither Python nor a launcher that is known, and the emulated GPU is made for one "
         "torch; make the command that of your script, like torchrun train.py"
@@ -56,7 +56,7 @@ def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:
         try:
             started = checks.of_console_script(parse(words))
             if started.kind is not Kind.PROGRAM:
-                return installed.find_in(checks.python_of(started))
+                return installed_torch.find_in(checks.python_of(started))
         except CommandError:
             continue  # a launcher that only prints something
         except NoCudaTorchError as error:

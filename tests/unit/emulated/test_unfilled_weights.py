@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from memtune_runner.emulated.unfilled import Unfilled
+from memtune_runner.emulated.unfilled_weights import UnfilledWeights
 
 
 class _Storage:
@@ -23,7 +23,7 @@ class _Tensor:
 
 def test_unfilled_memory_counts_while_it_lives() -> None:
     resident_bytes = 100
-    unfilled = Unfilled(lambda: resident_bytes)
+    unfilled = UnfilledWeights(lambda: resident_bytes)
     first, second = _Storage(1000), _Storage(500)
     unfilled.leave(_Tensor(first, 1000))
     unfilled.leave(_Tensor(second, 500))
@@ -38,7 +38,7 @@ def test_unfilled_memory_counts_while_it_lives() -> None:
 
 
 def test_writing_to_unfilled_memory_ends_its_count_unless_only_a_row() -> None:
-    unfilled = Unfilled(lambda: 0)
+    unfilled = UnfilledWeights(lambda: 0)
     storage = _Storage(1000)
     whole, row = _Tensor(storage, 1000), _Tensor(storage, 10)
     unfilled.leave(whole)

@@ -6,7 +6,7 @@ import pytest
 from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
-from memtune_runner.emulated.messages import MOST_UNREAD, Exchange, Part, Unread
+from memtune_runner.emulated.nccl_messages import MOST_UNREAD, Exchange, Part, Unread
 
 
 @pytest.fixture

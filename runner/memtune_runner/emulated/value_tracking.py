@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from memtune_runner.emulated.known_values import Reads
-from memtune_runner.emulated.unfilled import Unfilled
+from memtune_runner.emulated.unfilled_weights import UnfilledWeights
+from memtune_runner.emulated.value_reads import ValueReads
 
 
-class Values:
+class ValueTracking:
     """Follows values while the script runs."""
 
-    def __init__(self, unfilled: Unfilled) -> None:
-        self.reads, self._unfilled = Reads(), unfilled
+    def __init__(self, unfilled: UnfilledWeights) -> None:
+        self.reads, self._unfilled = ValueReads(), unfilled
 
     def report(self) -> list[dict[str, Any]]:
         """Return where the script read values."""
@@ -23,6 +23,7 @@ class Values:
     @contextmanager
     def following(self, stands_for_all: bool) -> Iterator[None]:
         """Follow values from now on; torch must be imported. Other ranks are processes, or this one stands for all."""
+        from memtune_runner.emulated.dispatch_mode import ValueMode
         from memtune_runner.emulated.mode_suspension import (
             counted_lengths,
             followed_in_hooks,
@@ -32,7 +33,6 @@ class Values:
             suspended_in_compiled,
         )
         from memtune_runner.emulated.triton_kernels import follow_kernels
-        from memtune_runner.emulated.value_mode import ValueMode
 
         mode = ValueMode(self.reads, self._unfilled, stands_for_all)
         watch = follow_kernels(mode)
