@@ -25,8 +25,8 @@ from memtune_operator.local.runs import LocalRun, write_whole
 from memtune_operator.pods import preflight
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.pod_reader import run_of
-from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_pods
+from memtune_operator.pods.security_policy import Policy
 
 # No policy is enforced: it is the user's own machine, and images and volumes are not used.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)

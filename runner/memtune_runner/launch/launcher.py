@@ -18,10 +18,10 @@ from memtune_runner.checkpoints import newest, probe_saves, resolve
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated import job_rank
-from memtune_runner.launch import processes
+from memtune_runner.launch import process_trees
 from memtune_runner.launch.merge_reports import RankEnd, cause, merge
-from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.received_signals import Signals
+from memtune_runner.launch.rendezvous import Alone, Ended, Peers, join
 from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Start, Worker, Workers, started
 from memtune_runner.rank import deepspeed_file, ranks
@@ -65,7 +65,7 @@ class Launcher:
 
     def _run(self) -> Report:
         settings = self._settings
-        processes.adopt_orphans()
+        process_trees.adopt_orphans()
         try:
             checks.runnable(self._command)
             self._peers = join(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from memtune.wire.report import EXIT_CODES, Device, Ending, Report
-from memtune_runner.launch.peers import Ended
+from memtune_runner.launch.rendezvous import Ended
 from memtune_runner.rank import failures
 from memtune_runner.rank.failures import Failure
 from memtune_runner.rank.report_files import log_tail

@@ -91,7 +91,7 @@ def report_of(
 
 def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: TrainingLength) -> dict[str, Any]:
     """Return this rank's share of the samples trained so far, including those resumed from, and of the total."""
-    counted, resumed = watch.tally.trained_samples, length.resumed_samples
+    counted, resumed = watch.batch_counts.trained_samples, length.resumed_samples
     if counted is None:
         return {}
     if resumed is None:
@@ -99,7 +99,7 @@ def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: Trai
         resumed = share + (0 if rank.rank else rest)
     trained = resumed + counted - length.discarded_samples
     total = length.total_samples(trained)
-    if watch.rate_schedule.made_again:
+    if watch.schedule_length.made_again:
         total = None  # an integration takes all passes for the training
     return {"trained_samples": trained, "total_samples": total}
 
@@ -126,17 +126,17 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
     """Add everything that the watch measured."""
     watch.note_saves()
     accumulation = watch.settings.plan.accumulation
-    seconds, tokens = watch.pace.step_seconds(accumulation), watch.pace.tokens_per_step(accumulation)
+    seconds, tokens = watch.step_duration.step_seconds(accumulation), watch.step_duration.tokens_per_step(accumulation)
     if watch.settings.device is Device.EMULATED:
         # It computes nothing, so its durations say nothing about a real one.
         seconds, tokens = watch.statistics.counted_seconds() if watch.statistics else None, None
     if report.ending is Ending.SUCCEEDED:  # else the last lines of the log are what the script failed of
-        if again := length.trained_twice or watch.rate_schedule.made_again:
+        if again := length.trained_twice or watch.schedule_length.made_again:
             script_warnings.withdraw("repeated rows")
             script_warnings.warn(again, once="trained twice")
         for once, text in (
             ("evaluation", watch.evaluation_warning),
-            ("evaluation batch", larger_evaluation(watch.settings, watch.tally.evaluation_batch)),
+            ("evaluation batch", larger_evaluation(watch.settings, watch.batch_counts.evaluation_batch)),
             ("shrink", kept_memory(watch.settings, watch.settings.resumed_step + watch.counter.steps)),
         ):
             if text:
@@ -183,7 +183,7 @@ def _of_probe(watch: Watch) -> dict[str, Any]:
         return {}
     whole = settings.plan.micro_batch * settings.sequence_length
     return {
-        "length_covered": (watch.tally.largest_tokens or 0) >= whole,
+        "length_covered": (watch.batch_counts.largest_tokens or 0) >= whole,
         "evaluation_covered": watch.evaluation_covered,
         "save_covered": watch.saves.is_covered,
         "pruned": probe.pruned,

@@ -150,7 +150,7 @@ class _Worker:
 
     def _counted(self) -> int:
         """Return the samples that this rank has trained in this process; 0 if unknown."""
-        return (self._watch.tally.trained_samples if self._watch else None) or 0
+        return (self._watch.batch_counts.trained_samples if self._watch else None) or 0
 
     def _progress(self) -> Progress:
         if self._watch is None:
@@ -288,7 +288,7 @@ class _Worker:
                 hang_grace.ask()
             is_grace_asked = hang_grace.is_asked(self._hang_limits.grace_seconds)
             return self._hang.silence(
-                now, phase, watch.pace.usual_seconds(), is_grace_asked, watch.training_loop.is_left
+                now, phase, watch.step_duration.usual_seconds(), is_grace_asked, watch.training_loop.is_left
             )
 
         watchdog = Watchdog(silence, self._end_hung, self._hang_limits.period_seconds)
@@ -313,7 +313,9 @@ class _Worker:
 
 def _steps(watch: Watch) -> int:
     """The steps behind the weights; of optimizers that take turns those of one, for they may train on the same."""
-    return watch.tally.most_steps if watch.tally.takes_turns else watch.counter.steps + watch.counter.skipped
+    return (
+        watch.batch_counts.most_steps if watch.batch_counts.takes_turns else watch.counter.steps + watch.counter.skipped
+    )
 
 
 def _allocator_settings(settings: Settings) -> AllocatorSettings:
