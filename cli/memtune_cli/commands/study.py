@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _search_state(view: JobView) -> SearchState:
     if view.job is None:
         raise InputError(f"the spec of {view.title} cannot be read; memtune status says why")
-    # Train runs do not tell which probes fit: their GPUs may have lost memory since.
+    # Attempts do not tell which probes fit: their GPUs may have lost memory since.
     status = view.status.model_copy(update={"attempts": ()})
     try:
         knowledge = knowledge_of(view.job, status, None, is_traced_elsewhere=True)

@@ -170,7 +170,7 @@ def _outcome_colour(run: RunStatus, view: JobView) -> str:
 
 
 def attempts(screen: Screen, view: JobView, now: float) -> list[str]:
-    """The train runs: why each failed, and what changed for the next."""
+    """The attempts: why each failed, and what changed for the next."""
     if not view.status.attempts:
         return []
     columns = [

@@ -260,7 +260,7 @@ class EmulationStatus(RunStatus):
 
 
 class AttemptStatus(RunStatus):
-    """One train run in the sequence of relaunches."""
+    """One attempt: a run of the training itself."""
 
     rung: Name = Field(default="", description="Step of the downgrade ladder that led here; empty if none was taken.")
     resumed_samples: Natural = Field(
@@ -350,7 +350,7 @@ class Status(StatusBlock):
         default=(), description="Measurements of some steps of each probe."
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
-        default=(), description="The newest train runs, in the order in which they were recorded."
+        default=(), description="The newest attempts, in the order in which they were recorded."
     )
     probing_ended: ProbingEnd = Field(
         default="",
@@ -362,7 +362,7 @@ class Status(StatusBlock):
     disruptions: Natural = Field(default=0, description="Relaunches after preemption, eviction or loss of a node.")
     trained_samples: Natural = Field(
         default=0,
-        description="Samples trained at the end of the newest ended train run, with those it resumed from; "
+        description="Samples trained at the end of the newest ended attempt, with those it resumed from; "
         "0 if they could not be counted.",
     )
     total_samples: Natural = Field(

@@ -182,7 +182,7 @@ class Tuning(SpecBlock):
 
 
 class Retry(SpecBlock):
-    """Retries after a failed train run."""
+    """Retries after a failed attempt."""
 
     max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(
         default=4, description="Most relaunches after an out-of-memory, each on a plan that takes less."

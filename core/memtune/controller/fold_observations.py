@@ -37,7 +37,7 @@ _NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown")
 
 
 def settle(context: Context) -> Context:
-    """Fold in what was observed of every probe and train run that has not ended."""
+    """Fold in what was observed of every probe and attempt that has not ended."""
     for record in live(context.status):
         context = _settled(context, record)
     if any(pod.node_doubted for run in context.observed.runs.values() for pod in run.pods):
@@ -194,7 +194,7 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         if is_new:
             text = f"{run_words(new)}: {replaced_batch(context.status, context.job)}"
             context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
-    # The job reports the success of a train run as its own.
+    # The job reports the success of an attempt as its own.
     is_told = isinstance(new, AttemptStatus) and ended_as(new, Verdict.SUCCEEDED)
     return context if is_told else context.telling(*ended_event(new))
 
@@ -260,7 +260,7 @@ def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
 
 
 def _last_words(context: Context) -> Context:
-    """Read the last report of a stopped train run, which saves a checkpoint and reports after its end."""
+    """Read the last report of a stopped attempt, which saves a checkpoint and reports after its end."""
     for record in context.status.attempts[-1:]:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue

@@ -140,7 +140,7 @@ def lesson_of(record: RunStatus) -> Lesson | None:
         return None
     plan = plan_of(record)
     if ended_as(record, Verdict.DEVICE_OOM):
-        # A train run shrinks its evaluation or save instead of the plan; a probe has nothing else to shrink.
+        # An attempt shrinks its evaluation or save instead of the plan; a probe has nothing else to shrink.
         spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
         return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
     if record.length_covered is False:

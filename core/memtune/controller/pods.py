@@ -68,7 +68,7 @@ def _target(context: Context, record: RunStatus) -> Target:
 
 
 def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
-    """Nodes that took two train runs down, for a third one to avoid, unless it has nowhere else to run."""
+    """Nodes that took two attempts down, for a third one to avoid, unless it has nowhere else to run."""
     lost, nodes = lost_twice(context.status), context.observed.nodes
     others = {node.name for node in nodes or ()} - set(lost)
     has_others = nodes is None or len(others) >= context.job.spec.resources.pods
@@ -118,7 +118,7 @@ def _needed_trace(context: Context, read: Status) -> str:
 
 
 def _kept(context: Context) -> frozenset[str]:
-    """The runs whose terminated pods stay: the last two that failed, and the train run that succeeded."""
+    """The runs whose terminated pods stay: the last two that failed, and the attempt that succeeded."""
     if context.job.spec.pod_retention == "None":
         return frozenset()
     ended = [record for record in _records(context.status) if has_ended(record)]

@@ -74,7 +74,7 @@ def live(status: Status) -> list[RunStatus]:
 
 
 def last_attempt(status: Status) -> AttemptStatus | None:
-    """The newest train run, or None."""
+    """The newest attempt, or None."""
     return status.attempts[-1] if status.attempts else None
 
 
@@ -90,7 +90,7 @@ def counted(probes: Sequence[RunStatus], space: Space) -> int:
 
 
 def mistakes(records: Sequence[RunStatus]) -> list[RunStatus]:
-    """Those of these runs that failed through a mistake in the job. A train run that hangs is a disruption instead."""
+    """Those of these runs that failed through a mistake in the job. An attempt that hangs is a disruption instead."""
     return [
         record
         for record in records
@@ -99,12 +99,12 @@ def mistakes(records: Sequence[RunStatus]) -> list[RunStatus]:
 
 
 def newest_saved(status: Status) -> AttemptStatus | None:
-    """The train run that reported the newest complete checkpoint of this training."""
+    """The attempt that reported the newest complete checkpoint of this training."""
     return next((record for record in reversed(of_training(status)) if record.checkpoint == "saved"), None)
 
 
 def of_training(status: Status) -> tuple[AttemptStatus, ...]:
-    """The train runs since the training last started from step 0."""
+    """The attempts since the training last started from step 0."""
     restarted_at = status.attempts[-1].restarted_at if status.attempts else 0
     return tuple(record for record in status.attempts if record.number >= restarted_at)
 
@@ -132,7 +132,7 @@ def with_probe(status: Status, record: RunStatus) -> Status:
 
 
 def with_attempt(status: Status, record: AttemptStatus) -> Status:
-    """Add a train run to the status."""
+    """Add an attempt to the status."""
     return status.model_copy(
         update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))}
     )
@@ -162,7 +162,7 @@ def without_emulations(status: Status, why: str, now: float) -> Status:
 
 
 def lost_twice(status: Status) -> tuple[str, ...]:
-    """Nodes that took two train runs down."""
+    """Nodes that took two attempts down."""
     lost = [record.lost_node for record in status.attempts if record.lost_node]
     return tuple(sorted({node for node in lost if lost.count(node) >= 2}))
 

@@ -1,4 +1,4 @@
-"""Phase Recovering: how the last train run failed decides the next one, and which retry budget pays for it."""
+"""Phase Recovering: how the last attempt failed decides the next one, and which retry budget pays for it."""
 
 from __future__ import annotations
 

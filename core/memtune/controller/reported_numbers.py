@@ -134,7 +134,7 @@ _BY_PHASE = {Phase.EVALUATION: OutOfMemoryKind.EVALUATION, Phase.SAVE: OutOfMemo
 
 
 def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
-    """Record fields about a train run's progress and its newest complete checkpoint."""
+    """Record fields about an attempt's progress and its newest complete checkpoint."""
     if not reports:
         return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
     found: dict[str, Any] = {"trained": any(report.steps != 0 for report in reports)}

@@ -69,7 +69,7 @@ class Probe:
 
     @classmethod
     def of(cls, settings: Settings, world: int) -> Probe | None:
-        """Return the probe of a run with ``world`` ranks; None for a train run."""
+        """Return the probe of a run with ``world`` ranks; None for an attempt."""
         if not settings.is_probe:
             return None
         steps, seconds = settings.probe_steps or DEFAULT_STEPS, settings.probe_seconds or math.inf

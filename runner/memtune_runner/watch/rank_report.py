@@ -177,7 +177,7 @@ def _memory(watch: Watch) -> Memory:
 
 
 def _of_probe(watch: Watch) -> dict[str, Any]:
-    """Return what a probe saw of the later run, and its steps; a train run does not report these."""
+    """Return what a probe saw of the later run, and its steps; an attempt does not report these."""
     settings, probe = watch.settings, watch.probe
     if probe is None:
         return {}

@@ -342,7 +342,7 @@ def settings_of(plan: str, kind: RunKind = RunKind.PROBE) -> Settings:
     return Settings(parsed, kind, "env", parsed.global_batch(1), 32, device=Device.CUDA)
 
 
-def test_a_probe_has_shorter_steps_and_a_train_run_has_not() -> None:
+def test_a_probe_has_shorter_steps_and_an_attempt_has_not() -> None:
     assert accumulation(settings_of("bf16-z2-none-mb1x16")) == 2
     assert effective_plan(settings_of("bf16-z2-none-mb1x16")) == Plan.parse("bf16-z2-none-mb1x2")
     assert accumulation(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN)) == 16
