@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
-from memtune.api.status import RunStatus, to_seconds
+from memtune.api.status import ProbeStatus, to_seconds
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.records import has_ended
 from memtune.controller.trials import search_state
@@ -166,7 +166,7 @@ def _trials(view: JobView, state: SearchState) -> list[FrozenTrial]:
     return trials
 
 
-def _attributes(view: JobView, probe: RunStatus) -> dict[str, Any]:
+def _attributes(view: JobView, probe: ProbeStatus) -> dict[str, Any]:
     """User attributes of a trial: the values for which Optuna has no field."""
     is_on_cluster = view.job is not None and not view.state and not probe.measured_by
     pods = view.job.spec.resources.pods if view.job and is_on_cluster else 0

@@ -1,4 +1,4 @@
-"""Conditions Stalled and Queued: why a job waits, in the refusing component's words. Waiting costs no retry."""
+"""Conditions Stalled and Queued: why a job waits, in the refusing component's words. Waiting counts as no retry."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from memtune.api.job import Job
 from memtune.api.status import (
     Condition,
     ConditionType,
+    ProbeStatus,
     RecordStatus,
-    RunStatus,
     Status,
     job_message,
     to_seconds,
@@ -67,7 +67,7 @@ class Decision:
     delete_job: bool = False
     trace: str = ""
     measured_overhead: JobOverhead | None = None
-    probes: tuple[RunStatus, ...] = ()
+    probes: tuple[ProbeStatus, ...] = ()
 
 
 # A lost node sends no events, so pods that do not terminate are polled.

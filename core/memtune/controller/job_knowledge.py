@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from memtune.api.job import Job
-from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunStatus, Status
+from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, ProbeStatus, RunStatus, Status
 from memtune.api.workload import gpu_of, own_part, to_space, to_workload
 from memtune.controller.context import Context
 from memtune.controller.observation import Node
-from memtune.controller.records import ended_as, plan_of, stale_probes
+from memtune.controller.records import ended_as, plan_of
+from memtune.controller.stale_probes import stale_probes
 from memtune.controller.stored_measurements import overhead_of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
@@ -63,7 +64,7 @@ def knowledge_of(
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
 
 
-def _of_probes(probes: Sequence[RunStatus]) -> tuple[Lesson, ...]:
+def _of_probes(probes: Sequence[ProbeStatus]) -> tuple[Lesson, ...]:
     gone = stale_probes(probes)
     return tuple(replace(lesson, stale=probe in gone) for probe in probes if (lesson := lesson_of(probe)))
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from memtune import units
 from memtune.api import reasons
-from memtune.api.status import PlanStatus, ProbingEnd, RunStatus, natural
+from memtune.api.status import PlanStatus, ProbeStatus, ProbingEnd, natural
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating
 from memtune.controller.context import Context, holds_gpus
@@ -29,9 +29,7 @@ from memtune.controller.predicting import best_candidate, nothing_fits, with_bud
 from memtune.controller.records import (
     OUT_OF_MEMORY,
     TRIED,
-    confirms,
     counted,
-    current_probes,
     ended_as,
     has_earlier_probes,
     has_ended,
@@ -42,6 +40,7 @@ from memtune.controller.records import (
     with_probe,
 )
 from memtune.controller.retry_delay import backoff_of
+from memtune.controller.stale_probes import confirms, current_probes
 from memtune.controller.trials import is_of_script, may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
@@ -61,7 +60,7 @@ class _EndOfProbing(NamedTuple):
 
 
 def probing(context: Context) -> Context:
-    """End what costs too much, start what is worth it, and choose when nothing more is."""
+    """End what exceeds the budget, start what is worth it, and choose when nothing more is."""
     context = _with_earlier_jobs(context)
     if budget.is_spent(context):
         context = _out_of_budget(context)
@@ -120,7 +119,7 @@ def _without_hopeless(context: Context) -> Context:
     return context
 
 
-def _has_started(context: Context, probe: RunStatus) -> bool:
+def _has_started(context: Context, probe: ProbeStatus) -> bool:
     return any(pod.started_at_seconds is not None for pod in context.pods(probe))
 
 
@@ -156,7 +155,9 @@ def _beyond_budget(context: Context, plan: Plan, prediction: Prediction) -> _End
     return _EndOfProbing("max-gpu-seconds", budget.shortfall(context, plan, prediction))
 
 
-def _more(context: Context, knowledge: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _EndOfProbing | None]:
+def _more(
+    context: Context, knowledge: PlanKnowledge, running: list[ProbeStatus]
+) -> tuple[Context, _EndOfProbing | None]:
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
         return context, None
@@ -210,7 +211,7 @@ def _recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context
     is_blind = knowledge.workload.assumed and not knowledge.is_known
     expected = 0.0 if is_blind else prediction.device.expected
     emulated = context.job.spec.resources.is_emulated
-    record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
+    record = ProbeStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
     known = predicted_memory(prediction, knowledge.usable_bytes, knowledge.headroom)
     expectation = "of which nothing is known" if is_blind else known
@@ -270,7 +271,7 @@ def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
 
 
-def _tried(context: Context, knowledge: PlanKnowledge, probe: RunStatus) -> str:
+def _tried(context: Context, knowledge: PlanKnowledge, probe: ProbeStatus) -> str:
     """How a probe ended, and why its plan cannot be launched if that is not obvious.
 
     A long error or warning would leave no room for the remedy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from memtune.api.status import (
     MAX_NUMBER,
     AttemptStatus,
     EmulationStatus,
+    ProbeStatus,
     RecordStatus,
     RunStatus,
     Status,
@@ -83,7 +84,7 @@ def next_number(records: Sequence[RunStatus]) -> int:
     return max((record.number for record in records), default=0) + 1
 
 
-def counted(probes: Sequence[RunStatus], space: Space) -> int:
+def counted(probes: Sequence[ProbeStatus], space: Space) -> int:
     """The number of probes that count against maxProbes: also running ones, but none of a plan outside the space."""
     counting = (probe for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
     return sum(1 for probe in counting if space.allows(plan_of(probe)))
@@ -227,7 +228,7 @@ def evaluation_limit(status: Status, probe: RunStatus) -> int:
     return plan_of(probe).micro_batch if has_run_out else 0
 
 
-def has_measured(probe: RunStatus) -> bool:
+def has_measured(probe: ProbeStatus) -> bool:
     """Whether a probe says what its plan takes."""
     return ended_as(probe, Verdict.DEVICE_OOM) or (ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None)
 
@@ -237,48 +238,7 @@ def has_earlier_probes(status: Status) -> bool:
     return any(probe.measured_by for probe in status.probes)
 
 
-def stale_probes(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
-    """The probes of earlier jobs that ran with another torch or driver than all that this job has made.
-
-    Before it has made any, the newest probe of an earlier job says what it will run with. No record is marked as stale:
-    it follows from the versions, so neither a restart nor an edited status can lose it.
-    """
-    earlier = [probe for probe in probes if probe.measured_by]
-    versions = _with_versions(probe for probe in probes if not probe.measured_by and has_measured(probe))
-    newest = sorted(_with_versions(earlier), key=lambda probe: probe.ended_at or "")[-1:]
-    now = versions or newest
-    return tuple(probe for probe in earlier if now and all(_differ(probe, each) for each in now))
-
-
-def current_probes(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
-    """All probes but the stale ones."""
-    gone = {probe.number for probe in stale_probes(probes)}
-    return tuple(probe for probe in probes if probe.number not in gone)
-
-
-def software(probe: RunStatus) -> str:
-    """The versions that a probe ran with, as text."""
-    driver = f" and driver {probe.driver}" if probe.driver else ""
-    return f"torch {probe.torch or 'unknown'}{driver}"
-
-
-def _with_versions(probes: Iterable[RunStatus]) -> list[RunStatus]:
-    return [probe for probe in probes if probe.torch or probe.driver]
-
-
-def _differ(one: RunStatus, other: RunStatus) -> bool:
-    """Whether both report a version and the versions differ; a run that died without a report has none."""
-    versions = ((one.torch, other.torch), (one.driver, other.driver))
-    return any(a and b and a != b for a, b in versions)
-
-
-def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
-    """Whether a probe of this plan repeats what an earlier job did, and is not stale."""
-    return any(probe.measured_by and probe.plan == plan for probe in current_probes(probes))
-
-
 _HASH_CHARACTERS = 12
-
 _GENERATION = "generation"
 
 

@@ -12,7 +12,7 @@ from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.rank import phases, script_warnings
 from memtune_runner.rank.driver import driver_version
-from memtune_runner.rank.failures import Failure
+from memtune_runner.rank.failures import ProcessEnd
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch  # needs torch, which the script may never import
 
 
-def hung(silent_seconds: float) -> Failure:
+def hung(silent_seconds: float) -> ProcessEnd:
     """The failure of a run that hangs."""
     message = f"no optimizer step ended for {silent_seconds:.0f} s; the stack traces of all threads are in the log"
-    return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
+    return ProcessEnd(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
 
 
-def out_of_memory(watch: Watch) -> Failure | None:
+def out_of_memory(watch: Watch) -> ProcessEnd | None:
     """The failure of a script that caught an out-of-memory in its training loop and trained no more, else None."""
     ran_out = watch.out_of_memories.last
     if ran_out is None or watch.out_of_memories.unrecovered_in is None:
@@ -38,26 +38,26 @@ def out_of_memory(watch: Watch) -> Failure | None:
         "the script caught an out-of-memory and made no optimizer step after it: "
         f"{ran_out.requested_bytes / MIB:,.1f} MiB could not be allocated in phase {ran_out.phase}"
     )
-    return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], message)
+    return ProcessEnd(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], message)
 
 
 def ended_well(
     watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, length: TrainingLength
-) -> Failure:
+) -> ProcessEnd:
     """The result of a script that ends without an error: success, unless it never trained, or not to its end."""
     ran_out = out_of_memory(watch) if watch is not None else None
     if ran_out is not None:
         return ran_out
     message = _never_stepped(watch, rank, load, length) or ("" if settings.is_probe else length.unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
-    return Failure(ending, EXIT_CODES.get(ending, 0), message)
+    return ProcessEnd(ending, EXIT_CODES.get(ending, 0), message)
 
 
 def report_of(
     settings: Settings,
     rank: Rank,
     watch: Watch | None,
-    failure: Failure,
+    failure: ProcessEnd,
     load: CheckpointLoad | None = None,
     length: TrainingLength | None = None,
 ) -> Report:
