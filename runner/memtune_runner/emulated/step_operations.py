@@ -25,6 +25,7 @@ import torch
 from torch.profiler import ExecutionTraceObserver, record_function
 
 from memtune.gpus.operations import Operation
+from memtune_runner.emulated.trace_warnings import without_trace_warnings
 
 _Node = Mapping[str, Any]
 # Where an operator has the two matrices that it multiplies.
@@ -72,10 +73,11 @@ class StepTrace:
             file = Path(directory) / "step.json"
             self._observer.register_callback(str(file))
             try:
-                self._observer.start()
+                with without_trace_warnings():
+                    self._observer.start()
                 self._lines = file.open(encoding="utf-8")
             except BaseException:
-                self._observer.unregister_callback()
+                self._unregister()
                 raise
         self._patch(ExecutionTraceObserver, "register_callback", self._giving_way)
         for module, name in _TRITON:
@@ -116,15 +118,20 @@ class StepTrace:
         """Count no more."""
         while self._patched:
             setattr(*self._patched.pop())
-        self._observer.unregister_callback()
+        self._unregister()
         self._lines.close()
+
+    def _unregister(self) -> None:
+        with without_trace_warnings():  # torch stops a trace that goes on
+            self._observer.unregister_callback()
 
     def stop(self) -> list[Counter[Operation]]:
         """Return what occurred before the first micro-batch, and from the beginning of each to that of the next."""
         if self._gave_way:
             raise ValueError(_OWN_TRACE)
         try:
-            self._observer.stop()
+            with without_trace_warnings():
+                self._observer.stop()
             counted = operations(_nodes(self._lines))
         finally:
             self.close()
