@@ -10,7 +10,6 @@ from memtune.api.workload import to_space
 from memtune.controller.context import Context
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, plan_of
-from memtune.controller.stale_probes import current_probes
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
@@ -151,7 +150,7 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
 def _inherited(context: Context, plan: Plan) -> int:
     """GPU seconds of earlier jobs on the same question; 0 for a plan of theirs, which may be probed once more."""
     space = to_space(context.job)
-    probes = current_probes(context.status.probes)
+    probes = context.current_probes
     earlier = [each for each in probes if each.measured_by and space.allows(plan_of(each))]
     is_repeated = any(probe.plan == str(plan) for probe in earlier)
     return 0 if is_repeated else sum(probe.gpu_seconds for probe in earlier)

@@ -11,10 +11,9 @@ from memtune.controller.records import TRIED, ended_as
 from memtune.controller.stale_probes import current_probes
 from memtune.controller.trials import may_be_launched, score, trial_of
 from memtune.planning.knowledge import PlanKnowledge
-from memtune.planning.next_probe import target_of
 from memtune.planning.pareto import Point, front
 from memtune.planning.space import BOTH
-from memtune.wire.probe_pruning import NOTHING, Pruned, Target
+from memtune.wire.probe_pruning import Pruned
 
 
 def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[ProbeStatus]) -> list[ProbeStatus]:
@@ -30,18 +29,6 @@ def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[ProbeStatus]) ->
     earlier = [probe for probe in good if probe.measured_by and (probe.plan in own or probe.plan not in tried)]
     repeated = {probe.plan for probe in earlier}
     return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
-
-
-def next_target(job: Job, knowledge: PlanKnowledge, probes: Sequence[ProbeStatus]) -> Target:
-    """The target of the next probe: the best plan that this job has measured itself; before that, only the headroom.
-
-    Without a known GPU, the headroom is unknown.
-    """
-    good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, knowledge, probe)]
-    if not good:
-        return target_of(knowledge) if knowledge.is_gpu_known else NOTHING
-    best = winner(job, knowledge, good)
-    return target_of(knowledge, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
 
 
 def winner(job: Job, knowledge: PlanKnowledge, good: Sequence[ProbeStatus]) -> ProbeStatus:

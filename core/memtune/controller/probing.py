@@ -40,7 +40,6 @@ from memtune.controller.records import (
     with_probe,
 )
 from memtune.controller.retry_delay import backoff_of
-from memtune.controller.stale_probes import confirms, current_probes
 from memtune.controller.trials import is_of_script, may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
@@ -76,7 +75,8 @@ def probing(context: Context) -> Context:
     if is_emulating(context.status):
         return _watched(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
-    is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
+    earlier = {probe.plan for probe in context.current_probes if probe.measured_by}
+    is_confirming = any(probe.plan in earlier for probe in running)
     if running and (is_confirming or _busy(context) >= context.job.spec.tuning.parallel_probes):
         return _watched(context)
     knowledge = current_knowledge(context)
@@ -131,7 +131,7 @@ def _first_prediction(context: Context, knowledge: PlanKnowledge) -> Context:
 
 def _end_of_probing(context: Context, knowledge: PlanKnowledge) -> _EndOfProbing | None:
     """Why no further probe is started; None while one may be."""
-    allowed, probes = context.job.spec.tuning.max_probes, current_probes(context.status.probes)
+    allowed, probes = context.job.spec.tuning.max_probes, context.current_probes
     again = unconfirmed(context.job, knowledge, probes)
     # Probes of earlier jobs count as done, but this job probes the plan that it launches.
     if counted(context.status.own_probes if again else probes, knowledge.space) >= allowed:
@@ -179,7 +179,7 @@ def _more(
 
 
 def _counted(context: Context, knowledge: PlanKnowledge) -> int:
-    return counted(current_probes(context.status.probes), knowledge.space)
+    return counted(context.current_probes, knowledge.space)
 
 
 def _busy(context: Context) -> int:
@@ -258,7 +258,7 @@ def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, knowledge.usable_bytes), tokens_per_second=speed)
     speed_words = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    probes = [probe for probe in current_probes(context.status.probes) if knowledge.space.allows(plan_of(probe))]
+    probes = [probe for probe in context.current_probes if knowledge.space.allows(plan_of(probe))]
     tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, knowledge, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""

@@ -41,8 +41,3 @@ def _differ(one: ProbeStatus, other: ProbeStatus) -> bool:
     """Whether both report a version and the versions differ; a run that died without a report has none."""
     versions = ((one.torch, other.torch), (one.driver, other.driver))
     return any(a and b and a != b for a, b in versions)
-
-
-def confirms(plan: str, probes: Sequence[ProbeStatus]) -> bool:
-    """Whether a probe of this plan repeats what an earlier job did, and is not stale."""
-    return any(probe.measured_by and probe.plan == plan for probe in current_probes(probes))

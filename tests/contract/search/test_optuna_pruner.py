@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 
 from memtune.api import load_job
 from memtune.api.status import PeakBytes, ProbeStatus
-from memtune.controller.plan_choice import next_target
+from memtune.controller.probe_target import next_target
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.plan import Plan
 from memtune.wire.probe_pruning import Pruned, Target

@@ -13,7 +13,8 @@ from small_jobs import make_job
 from memtune.api.job import Job
 from memtune.api.status import MAX_STEPS, PeakBytes, ProbeStatus, StepStatus, load_status
 from memtune.controller.job_knowledge import knowledge_of
-from memtune.controller.plan_choice import next_target, winner
+from memtune.controller.plan_choice import winner
+from memtune.controller.probe_target import next_target
 from memtune.controller.records import to_run
 from memtune.controller.reported_numbers import thinned
 from memtune.controller.stored_measurements import to_json
