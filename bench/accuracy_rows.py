@@ -111,6 +111,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
     liger_layers = "liger's norm, rotation and feed-forward" in notes
+    # Its LayerNormLinear keeps a norm's input and output, and what fuses the activation the input and the product
+    # (TransformerEngine pytorch/module/layernorm_linear.py and layernorm_mlp.py; Megatron-LM core/fusions).
+    has_engine_layers = re.search("transformer ?engine", cells["attention"].lower()) is not None
     is_older = backend == "deepspeed" and "deepspeed of 2026" not in notes
     micro_batch, length = cells.whole("micro_batch", 1), cells.whole("seq_len", DEFAULT_SEQUENCE)
     return Recipe(
@@ -143,6 +146,8 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         loss_chunks=_loss_chunks(notes, shape, micro_batch * length) if "fused-linear" in notes else FUSED_LOSS_CHUNKS,
         compiled=cells.says("compiled"),
         liger_layers=liger_layers,
+        fused_norms=has_engine_layers or _fuses_torch_norms(notes),
+        fused_activation=has_engine_layers,
         compiles_loss=_compiles_loss(cells, backend, notes),
         mixes_units="frozen and trained weights share units" in notes,
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
@@ -205,6 +210,11 @@ def _foreach_lists(notes: str) -> int:
 def _master_bytes(cells: Cells, notes: str) -> int:
     """The notes mention DeepSpeed's bf16_master_weights_and_grads; its stage 3 copies its weights in any case."""
     return 2 if "master weights in 16 bits" in notes else 4 if cells.says("fp32_master") else 0
+
+
+def _fuses_torch_norms(notes: str) -> bool:
+    """Whether torch's RMSNorm has a kernel, as from 2.8 on (aten layer_norm.cpp, rms_norm_symint)."""
+    return "torch's rmsnorm" in notes and not _is_before(notes, (2, 8), "torch")
 
 
 def _stays_gathered(notes: str) -> bool:

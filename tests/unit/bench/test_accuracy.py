@@ -169,6 +169,8 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("transformers' Trainer", {"drops_outputs": True}),
         ("transformers' model", {"counts_layers": True}),
         ("Liger's norm, rotation and feed-forward", {"liger_layers": True, "counts_layers": True}),
+        ("torch's RMSNorm; torch 2.11.0", {"fused_norms": True}),
+        ("torch's RMSNorm; torch 2.7.1", {}),
         ("transformers 4.48.1", {"shifts_logits": True}),
         ("transformers 4.45.0", {"shifts_logits": True, "returns_fp32_logits": True}),
         ("lengths vary", {"varying_lengths": True}),
@@ -190,6 +192,16 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
 def test_notes_describe_a_program(notes: str, changes: dict[str, Any]) -> None:
     plain = row(notes="grad accum 1").recipe
     assert row(notes=f"grad accum 1; {notes}").recipe == replace(plain, **changes)
+
+
+def test_layers_of_transformer_engine_fuse_norms_and_activations() -> None:
+    for attention in ("transformer engine", "flash (TransformerEngine)"):
+        assert row(attention=attention).recipe == replace(row().recipe, fused_norms=True, fused_activation=True)
+
+
+def test_a_gated_model_has_layer_norms_if_the_notes_say_so() -> None:
+    plain, stated = row().shape, row(notes="LayerNorm without biases").shape
+    assert [(shape.gated, shape.rms_norm) for shape in (plain, stated)] == [(True, True), (True, False)]
 
 
 def test_a_loss_beside_a_compiled_model_is_compiled_unless_the_notes_say_otherwise() -> None:

@@ -428,6 +428,19 @@ def test_layers_of_liger_keep_their_inputs_and_write_gradients_into_them() -> No
     assert terms[-1].bytes == 2 * 11008 * 4096
 
 
+def test_kernels_fuse_norms_and_activations_apart() -> None:
+    llama, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z2-none-mb1x8")
+    fused_norms = layer_bytes(llama, replace(recipe, fused_norms=True))
+    fused_activation = layer_bytes(llama, replace(recipe, fused_activation=True))
+    # A norm's input and output in 16 bits, or the input in fp32, a normalised copy and the output; of a feed-forward
+    # the gate, the other factor and the product, and without fusion the activation.
+    assert (fused_norms.norms, fused_norms.mlp) == (2 * (2 + 2) * 4096, 4 * 2 * 11008)
+    assert (fused_activation.norms, fused_activation.mlp) == (2 * (4 + 2 + 2) * 4096, 3 * 2 * 11008)
+    # Autocast computes norms in fp32: each keeps that input, and five projections cast the outputs.
+    autocast = replace(_recipe("bf16-ddp-none-mb1x8"), fused_norms=True)
+    assert layer_bytes(llama, autocast).norms == 2 * 4 * 4096 + 5 * 2 * 4096
+
+
 def test_autocast_computes_powers_and_their_results_in_fp32() -> None:
     gpt2 = shape_of(from_hf_config({"model_type": "gpt2", "activation_function": "gelu_new"}), None)
     # The power's input, the tanh and one plus it in 4 bytes; half the input, and what goes into the projection, in 2.
