@@ -155,7 +155,8 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         varying_lengths="lengths vary" in notes,
         # From 1.13 on, TRL's loss computes the logits in the format of the hidden states.
         widens_head="chunked_nll" in notes and _is_before(notes, (1, 13), "trl"),
-        fused_loss_kernel="ce kernels" in notes,
+        loss_kernel_bytes=_loss_kernel_bytes(notes, compute),
+        loss_differentiates=_has_liger_loss(notes),
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
         # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).
         returns_fp32_logits=_is_before(notes, (4, 46)),
@@ -281,6 +282,26 @@ def _context_bytes(notes: str) -> float:
     if kept:
         return CONTEXT_BYTES + float(kept[1]) * 1024**2
     return float(found[1]) * 1024**2 if found else 0.0
+
+
+def _loss_kernel_bytes(notes: str, compute: int) -> float | None:
+    """What a loss's kernel makes beside a logit: usually a copy in fp32 and the gradient, or less in place of others.
+
+    Megatron's has a softmax in fp32, which becomes the gradient (core/tensor_parallel/cross_entropy.py).
+    """
+    if _has_liger_loss(notes) or "ce kernels: transformerengine's, in place" in notes:
+        return 0.0
+    if "ce kernels" not in notes:
+        return None
+    return 4.0 if "megatron's own keeps a softmax in fp32, in place" in notes else compute + 4.0
+
+
+def _has_liger_loss(notes: str) -> bool:
+    """Whether Liger's fused loss, whose kernel has written gradients in place of logits since 0.5.10, adds up the
+    head's gradient as since 0.6.2 (ops/fused_linear_cross_entropy.py of each release).
+    """
+    is_named = "fused-linear: liger's own" in notes and re.search(r"\bliger 0\.\d", notes) is not None
+    return is_named and not _is_before(notes, (0, 7), "liger")
 
 
 def _loss_chunks(notes: str, shape: Shape, tokens: int) -> float:

@@ -61,7 +61,9 @@ class Recipe:
     than Liger's may have `fused_norms` and a `fused_activation`, too.
     `keeps_quantized_inputs` says that products with a quantized weight keep their input. With `varying_lengths`,
     `sequence_length` is that of the longest batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks`
-    parts, one after the other. If it `widens_head`, each part copies the head to fp32.
+    parts, one after the other. If it `widens_head`, each part copies the head to fp32. A kernel that computes the loss
+    of logits makes `loss_kernel_bytes` for each of them beside it. A loss of Liger's `loss_differentiates`: it computes
+    the gradients of the head and of its input with the loss.
     """
 
     backend: str
@@ -90,7 +92,8 @@ class Recipe:
     chunked_loss: bool = False
     loss_chunks: float = FUSED_LOSS_CHUNKS
     widens_head: bool = False
-    fused_loss_kernel: bool = False
+    loss_kernel_bytes: float | None = None
+    loss_differentiates: bool = False
     upcasts_loss: bool = True
     autocasts_loss: bool = False
     returns_fp32_logits: bool = False
