@@ -128,7 +128,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
-        reduce_bytes=4 if "reduced in fp32" in notes else gradient,
+        reduce_bytes=4 if "reduced in fp32" in notes else 2 if "reduced in bf16" in notes else gradient,
         master_bytes=_master_bytes(cells, notes),
         state_bytes=optimizer.states,
         outside_state_bytes=optimizer.outside,
@@ -158,6 +158,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         loss_kernel_bytes=_loss_kernel_bytes(notes, compute),
         loss_differentiates=_has_liger_loss(notes),
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
+        autocasts_loss="autocast upcasts" in notes,
         # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).
         returns_fp32_logits=_is_before(notes, (4, 46)),
         shifts_logits="shifted logits" in notes or _is_before(notes, (4, 49)),

@@ -169,6 +169,7 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("transformers' Trainer", {"drops_outputs": True}),
         ("transformers' model", {"counts_layers": True}),
         ("Liger's norm, rotation and feed-forward", {"liger_layers": True, "counts_layers": True}),
+        ("loss of all logits by torch, which autocast upcasts", {"autocasts_loss": True}),
         ("CE kernels", {"loss_kernel_bytes": 6.0}),
         ("CE kernels: Megatron's own keeps a softmax in fp32, in place", {"loss_kernel_bytes": 4.0}),
         ("CE kernels: TransformerEngine's, in place", {"loss_kernel_bytes": 0.0}),
@@ -207,6 +208,12 @@ def test_ligers_loss_differentiates_in_place_of_its_logits_in_releases_that_are_
         recipe = row(notes=notes).recipe
         expected = (True, 0.0) if differentiates else (False, None)
         assert (recipe.loss_differentiates, recipe.loss_kernel_bytes) == expected, notes
+
+
+def test_fsdp_reduces_in_the_format_that_the_notes_name() -> None:
+    wide = {"weight_dtype": "fp32", "grad_dtype": "fp32", "framework": "fsdp"}
+    for notes, reduced in (("reduced in bf16", 2), ("reduced in fp32", 4), ("", 4)):
+        assert row(**wide, notes=notes).recipe.reduce_bytes == reduced
 
 
 def test_layers_of_transformer_engine_fuse_norms_and_activations() -> None:
