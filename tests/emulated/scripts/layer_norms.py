@@ -1,4 +1,4 @@
-"""torch's own norms of rows, with and without autocast; prints what each keeps for the backward pass with its output."""
+"""torch's own norms of rows, with and without autocast; prints the bytes of what each keeps and of its output."""
 
 import torch
 from torch import nn
