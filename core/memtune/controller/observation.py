@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.memory.measured_overhead import MeasuredOverhead
 
 
@@ -157,5 +157,5 @@ class Observed:
     seen_going: Mapping[tuple[str, int], float] = field(default_factory=dict)
     trace: str = ""
     measured_overhead: MeasuredOverhead | None = None
-    earlier: tuple[RunStatus, ...] | None = None
+    earlier: tuple[ProbeStatus, ...] | None = None
     gpu_hour_prices: Mapping[str, float] = field(default_factory=dict)

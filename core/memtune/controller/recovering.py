@@ -1,4 +1,4 @@
-"""Phase Recovering: how the last train run failed decides the next one, and which retry budget pays for it."""
+"""Phase Recovering: how the last attempt failed decides the next one, and against which limit it counts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _again(context: Context, last: AttemptStatus) -> Context:
 
 
 def _after_disruption(context: Context, last: AttemptStatus) -> Context:
-    """Retry the same plan at the cost of the disruption budget."""
+    """Retry the same plan; the retry counts against maxDisruptions."""
     most = context.job.spec.retry.max_disruptions
     if context.status.disruptions >= most:
         text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
@@ -80,7 +80,7 @@ def _after_mistake(context: Context, last: AttemptStatus) -> Context:
 
 
 def _after_oom(context: Context, last: AttemptStatus) -> Context:
-    """Launch a smaller plan at the cost of the out-of-memory budget."""
+    """Launch a smaller plan; the retry counts against maxOomRetries."""
     if _has_spent_retries(context):
         return _retries_spent(context, last)
     knowledge = current_knowledge(context)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memtune.api.status import AttemptStatus, RunStatus, to_seconds
 from memtune.controller.records import TRIED, ended_as, has_ended
 
-# A train run longer than this was well under way, so the backoff restarts before the next one.
+# An attempt longer than this was well under way, so the backoff restarts before the next one.
 _SETTLED_SECONDS = 600.0
 _BACKOFF_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 300.0

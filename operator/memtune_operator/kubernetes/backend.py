@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from memtune.api import API_VERSION, KIND, Job, SpecError, load_job, reasons
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Blocker, Deletion, JobEvent, Observed, Owned
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOverhead
@@ -99,7 +99,7 @@ class KubernetesBackend:
         """Cache it in the namespace's second ConfigMap."""
         return await self._measurements.remember(snapshot, measured)
 
-    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[ProbeStatus], now: float) -> bool:
         """Cache it in the same ConfigMap as the measurements."""
         return await self._measurements.remember_probes(snapshot, probes, now)
 

@@ -107,7 +107,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
 
 
 def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
-    """Set activeDeadlineSeconds on probes, so that a stuck one ends without an operator. Train runs have none."""
+    """Set activeDeadlineSeconds on probes, so that a stuck one ends without an operator. Attempts have none."""
     if run.kind is not RunKind.PROBE:
         return {}
     latest = min(math.ceil(most_probe_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)

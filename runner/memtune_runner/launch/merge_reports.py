@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from memtune.wire.report import EXIT_CODES, Device, Ending, Report
-from memtune_runner.launch.peers import Ended
+from memtune_runner.launch.rendezvous import Ended
 from memtune_runner.rank import failures
-from memtune_runner.rank.failures import Failure
+from memtune_runner.rank.failures import ProcessEnd
 from memtune_runner.rank.report_files import log_tail
 from memtune_runner.rank.settings import Settings
 
@@ -56,7 +56,7 @@ class RankEnd:
         return max(reversed(fitting or self.reports), key=lambda each: each.steps or 0, default=None)
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> ProcessEnd | None:
         """Return why this rank failed by itself; None if it succeeded or was stopped."""
         if self.was_stopped or (self.exit_code == 0 and not self._hangs and not self._hides_failure):
             return None
@@ -64,7 +64,7 @@ class RankEnd:
         if report is None or report.ending is Ending.SUCCEEDED:
             return failures.of_words(self.log, self.exit_code)
         followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
-        return Failure(report.ending, report.exit_code, report.message, followed)
+        return ProcessEnd(report.ending, report.exit_code, report.message, followed)
 
     @property
     def _hides_failure(self) -> bool:
@@ -77,7 +77,7 @@ class RankEnd:
         return [] if self.may_outlive_hang else [each for each in self.reports if each.ending is Ending.HUNG]
 
 
-def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:
+def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, ProcessEnd] | None:
     """Return the rank whose failure caused the others; ``ends`` are ordered by the time they were noticed."""
     failed = [(end, failure) for end in ends if (failure := end.failure)]
     if not failed:

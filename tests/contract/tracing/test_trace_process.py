@@ -23,7 +23,7 @@ from warm_pythons import TRACING, WarmPython
 
 from memtune.wire import environment
 from memtune.wire.trace_message import unpack
-from memtune_runner.launch.processes import descendants
+from memtune_runner.launch.process_trees import descendants
 from memtune_runner.rank.failures import INSTALL
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"

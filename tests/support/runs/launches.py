@@ -29,7 +29,7 @@ from memtune_runner.rank import failures, ranks
 
 @contextmanager
 def watching(settings, rank, must_train=True):
-    code = failures.Failure(failures.Ending.SUCCEEDED, 0, "")
+    code = failures.ProcessEnd(failures.Ending.SUCCEEDED, 0, "")
     try:
         yield
     except BaseException as error:

@@ -259,7 +259,7 @@ def test_each_pod_of_a_run_is_on_a_node_of_its_own() -> None:
     assert "affinity" not in pod_of(template())["spec"]
 
 
-def test_only_a_train_run_has_an_attempt_number_and_lessons() -> None:
+def test_only_an_attempt_has_a_number_of_attempts_and_lessons() -> None:
     train = Run(RunKind.TRAIN, 2, PROBE.plan, evaluation_batch=4, sharded_save=True)
     checkpoint = {"path": "/saves/$(x)"}
     env = pod_of(template(), train, checkpoint=checkpoint)["spec"]["containers"][0]["env"]
