@@ -38,6 +38,8 @@ from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS, FUSED_LOSS_CHUNKS
 DEFAULT_SEQUENCE = 2048
 # DeepSpeed's default of stage3_max_live_parameters, however large its buckets are (runtime/zero/config.py).
 _LIVE_ELEMENTS = 1_000_000_000
+# Projects that have nothing but their name in common with another.
+_NAMESAKES = ("daddyofadoggy/blog",)
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,9 @@ def _gpu_bytes(name: str) -> int:
 
 def source_project(source: str) -> str:
     """The project that published a row: the name in ``owner/name``, without the host, the path and the commit."""
-    parts = source.split()[0].removeprefix("https://").removeprefix("github.com/").split("/")
+    parts = source.split()[0].removeprefix("https://").removeprefix("github.com/").lower().split("/")
     # A project under two owners counts as one: its rows share code, and must not be fitted on each other.
-    return parts[min(1, len(parts) - 1)].lower()
+    return "/".join(parts[:2]) if "/".join(parts[:2]) in _NAMESAKES else parts[min(1, len(parts) - 1)]
 
 
 def _recipe(cells: Cells, shape: Shape) -> Recipe:

@@ -447,6 +447,7 @@ def test_truths_above_the_upper_bound_count_as_underpredicted() -> None:
 def test_the_project_is_the_source() -> None:
     assert source_project("https://github.com/owner/Name/blob/x.md@1") == "name"
     assert source_project("paper") == "paper"
+    assert source_project("daddyofadoggy/blog posts/x.md@1") == "daddyofadoggy/blog"
 
 
 def test_the_peak_of_nvidia_smi_is_the_truth_of_device(tmp_path: Path) -> None:
