@@ -15,7 +15,7 @@ from memtune_operator.pods import names
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.lost_nodes import NodesSeen, is_on_lost_node, silent_since
 from memtune_operator.pods.timestamps import seconds_if_any
-from memtune_operator.pods.wrapping import TemplateError, wrapped_index
+from memtune_operator.pods.wrapped_container import TemplateError, wrapped_index
 
 _LONGEST_MESSAGE = 1000
 # More pods than any run has.
