@@ -1,5 +1,5 @@
-/* The memory of the node's GPUs over all processes of a run: what each has taken, and whether more fits. Each process has
- * an account in a table that they share. */
+/* The memory of the node's GPUs over all processes of a run: what each has taken, and whether more fits. Each process
+ * has an account in a table that they share. */
 #define _GNU_SOURCE
 #include "emulated.h"
 
