@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.wire.report import EXIT_CODES, Device, Ending, Report
+from memtune.wire.report import EXIT_CODES, LOG_TAIL_BYTES, Device, Ending, Report
 from memtune_runner.launch.rendezvous import Ended
 from memtune_runner.rank import failures
 from memtune_runner.rank.failures import ProcessEnd
-from memtune_runner.rank.report_files import log_tail
 from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
+_LOG_TAIL_LINES = 20
 _LEFT = (
     "a Python of the command left without a report, as os._exit does, so what it trained is unknown; let it end by "
     "sys.exit, or at its last line"
@@ -108,6 +108,17 @@ def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> R
         return _nothing_measured(report, unwatched)
     # A completed training is not repeated, which could take days.
     return replace(report, warnings=unwatched) if unwatched else report
+
+
+def log_tail(log: str) -> str:
+    """Return the last lines of a rank's log, up to what a report may carry."""
+    text = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:]).encode("utf-8", "replace")
+    tail = text[-LOG_TAIL_BYTES:]
+    # Drop a line that was cut, unless it is the only one.
+    is_cut = len(text) > len(tail) and text[-len(tail) - 1 :][:1] != b"\n"
+    if is_cut and b"\n" in tail:
+        tail = tail.partition(b"\n")[2]
+    return tail.decode("utf-8", "ignore")
 
 
 def _elsewhere(settings: Settings, ended: Ended) -> str:
