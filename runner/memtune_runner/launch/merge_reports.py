@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from memtune.wire.report import EXIT_CODES, LOG_TAIL_BYTES, Device, Ending, Report
 from memtune_runner.launch.rendezvous import Ended
-from memtune_runner.rank import failures
-from memtune_runner.rank.failures import ProcessEnd
+from memtune_runner.rank import failure_causes
+from memtune_runner.rank.failure_causes import ProcessEnd
 from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
@@ -62,8 +62,8 @@ class RankEnd:
             return None
         report = self.report
         if report is None or report.ending is Ending.SUCCEEDED:
-            return failures.of_words(self.log, self.exit_code)
-        followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
+            return failure_causes.of_words(self.log, self.exit_code)
+        followed = report.ending is Ending.ERROR and failure_causes.is_consequence(f"{report.message}\n{self.log}")
         return ProcessEnd(report.ending, report.exit_code, report.message, followed)
 
     @property
@@ -82,7 +82,7 @@ def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, ProcessEnd] | None:
     failed = [(end, failure) for end in ends if (failure := end.failure)]
     if not failed:
         return None
-    first = failures.first_cause([failure for _, failure in failed])
+    first = failure_causes.first_cause([failure for _, failure in failed])
     return next((end, failure) for end, failure in failed if failure is first)
 
 
