@@ -329,7 +329,7 @@ def test_logits_that_a_loop_keeps_are_widened_by_accelerate() -> None:
         # The log-softmax and two gradients in fp32, without the logits that nobody holds any more.
         ({}, 12),
         # A fused kernel or a compiled loss holds them itself.
-        ({"fused_loss_kernel": True}, 2 + 4 + 2),
+        ({"loss_kernel_bytes": 4.0}, 2 + 4),
         ({"compiles_loss": True}, 2 + 2),
         # transformers up to 4.48 copied the fp32 logits to shift them, beside the log-softmax and the logits.
         ({"shifts_logits": True}, 2 + 4 + 4 + 4),
@@ -426,6 +426,36 @@ def test_layers_of_liger_keep_their_inputs_and_write_gradients_into_them() -> No
     terms = activation_terms(shape_of(LLAMA_2_7B, None), recipe, DEFAULT_CONSTANTS)
     # Beside them the product's gradient alone, which becomes those of gate and up in their places.
     assert terms[-1].bytes == 2 * 11008 * 4096
+
+
+def test_a_loss_that_differentiates_at_once_has_gradients_beside_a_part_of_the_logits() -> None:
+    recipe = replace(
+        _recipe("bf16-z2-full-mb8x1"), fused_loss=True, loss_chunks=16, loss_kernel_bytes=0.0, loss_differentiates=True
+    )
+    llama = shape_of(LLAMA_2_7B, None)
+
+    def at_the_loss(shape: Shape, name: str) -> float:
+        return sum(t.bytes for t in buffer_terms(shape, recipe, CLEAN) if t.name == name and LOSS in t.phases)
+
+    tokens, head = 8 * 4096, 32000 * 4096
+    # A sixteenth of the logits, whose gradients take their place.
+    assert at_the_loss(llama, "logits") == 2 * tokens / 16 * 32000
+    # The gradient of the hidden states; that of the head, a part's product and its copy in fp32.
+    assert at_the_loss(llama, "gradients") == 2 * tokens * 4096 + (2 + 2 + 4) * head
+    assert at_the_loss(replace(llama, has_adapter=True), "gradients") == 2 * tokens * 4096
+
+
+def test_kernels_fuse_norms_and_activations_apart() -> None:
+    llama, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z2-none-mb1x8")
+    fused_norms = layer_bytes(llama, replace(recipe, fused_norms=True))
+    fused_activation = layer_bytes(llama, replace(recipe, fused_activation=True))
+    # A norm's input and output in 16 bits, or the input in fp32, a normalised copy and the output; of a feed-forward
+    # the gate, the other factor and the product, and without fusion the activation.
+    assert (fused_norms.norms, fused_norms.mlp) == (2 * (2 + 2) * 4096, 4 * 2 * 11008)
+    assert (fused_activation.norms, fused_activation.mlp) == (2 * (4 + 2 + 2) * 4096, 3 * 2 * 11008)
+    # Autocast computes norms in fp32: each keeps that input, and five projections cast the outputs.
+    autocast = replace(_recipe("bf16-ddp-none-mb1x8"), fused_norms=True)
+    assert layer_bytes(llama, autocast).norms == 2 * 4 * 4096 + 5 * 2 * 4096
 
 
 def test_autocast_computes_powers_and_their_results_in_fp32() -> None:
@@ -656,7 +686,7 @@ def test_logits_are_upcast_unless_the_loss_is_fused() -> None:
     # A tanh keeps what it made, in 2 bytes.
     capped = replace(shape, logit_softcap=30.0)
     assert logit_bytes(capped, recipe, replace(CLEAN, eager_loss_bytes=12.0)) == 16
-    assert logit_bytes(capped, replace(recipe, fused_loss_kernel=True), CLEAN) == 10
+    assert logit_bytes(capped, replace(recipe, loss_kernel_bytes=6.0), CLEAN) == 10
     plain, fused = (_bytes(plan, "logits", "loss") for plan in ("bf16-z2-full-mb1x8", "bf16-z2-full-mb1x8-fl"))
     assert plain == pytest.approx((2 + DEFAULT_CONSTANTS.eager_loss_bytes) * 4096 * 32000)
     assert fused == pytest.approx(plain / 8)

@@ -309,13 +309,13 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     gradient and the gradient of the log-softmax's input, which is in the logits' own format if autocast widened them
     (autocast_mode.cpp: log_softmax takes the wider dtype as its argument). Tensor parallelism computes that in
     elementary operations, with one tensor more (torch/distributed/tensor/parallel/loss.py,
-    _nll_loss_and_log_softmax_backward). A fused kernel keeps the logits and one fp32 copy, a compiled loss the logits
-    even if the caller drops them, and both their gradient. A tanh that bounds logits keeps its output beside them.
+    _nll_loss_and_log_softmax_backward). A kernel has the logits and what it makes for each, a compiled loss the logits
+    even if the caller drops them, and their gradient. A tanh that bounds logits keeps its output beside them.
     """
     if recipe.compiles_loss:
         return _returned_bytes(recipe) + recipe.compute_bytes
-    if recipe.fused_loss_kernel:
-        return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
+    if recipe.loss_kernel_bytes is not None:
+        return _head_bytes(shape, recipe) + recipe.loss_kernel_bytes
     tensors = 4 / 3 if recipe.tensor_parallel > 1 and not recipe.whole_logits else 1
     width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
     narrowed = 4 - recipe.compute_bytes if recipe.autocasts_loss else 0
@@ -351,7 +351,7 @@ def _returned_bytes(recipe: Recipe) -> float:
 
 def loss_blocks(shape: Shape, recipe: Recipe) -> LossBlocks:
     """The blocks of an eager loss. A fused, chunked or compiled one has no tensors that are larger than all others."""
-    if recipe.fused_loss or recipe.chunked_loss or recipe.fused_loss_kernel or recipe.compiles_loss:
+    if recipe.fused_loss or recipe.chunked_loss or recipe.loss_kernel_bytes is not None or recipe.compiles_loss:
         return LossBlocks()
     split = 1 if recipe.whole_logits else recipe.tensor_parallel
     entries = shape.vocab * recipe.decoder.tokens / split / recipe.micro_batch
@@ -397,6 +397,23 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         size = recipe.gradient_bytes * shape.vocab * shape.hidden / recipe.tensor_parallel
         template, values = "{:.4g} B x {} x {} of the head", (recipe.gradient_bytes, shape.vocab, shape.hidden)
         terms.append(Term("gradients", size, (LOSS,), template, values, "2410.10989, section 3.2"))
+    if recipe.loss_differentiates:
+        terms += _differentiated(shape, recipe)
+    return terms
+
+
+def _differentiated(shape: Shape, recipe: Recipe) -> list[Term]:
+    """What Liger's loss has beside a part's logits: the gradient of all hidden states, and of a head that learns the
+    part's product and its copy in fp32, which are added to the sum.
+    """
+    source = "Liger ops/fused_linear_cross_entropy.py"
+    wide, tokens, head = recipe.compute_bytes, recipe.decoder.tokens, shape.vocab * shape.hidden
+    values: tuple[object, ...] = (wide, tokens, shape.hidden)
+    template = "{} B x {:,.0f} tokens x {} of the gradient of the head's input"
+    terms = [Term("gradients", wide * tokens * shape.hidden, (LOSS,), template, values, source, True)]
+    if not shape.has_adapter:
+        template, values = "({} + {}) B x {:,.0f} elements of the head that are added", (wide, _FP32, head)
+        terms.append(Term("gradients", (wide + _FP32) * head, (LOSS,), template, values, source))
     return terms
 
 

@@ -57,10 +57,13 @@ class Recipe:
     With `mixes_units` trained and frozen weights share units of FSDP1: views of one trained tensor, so that frozen ones
     have gradients, too.
     One that `keeps_reduced` gradients has the offloaded ones on the GPU until the backward pass ends: FSDP1.
-    `liger_layers` have Liger's norms, rotation and feed-forward, which keep what a compiled layer does.
+    `liger_layers` have Liger's norms, rotation and feed-forward, which keep what a compiled layer does; other kernels
+    than Liger's may have `fused_norms` and a `fused_activation`, too.
     `keeps_quantized_inputs` says that products with a quantized weight keep their input. With `varying_lengths`,
     `sequence_length` is that of the longest batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks`
-    parts, one after the other. If it `widens_head`, each part copies the head to fp32.
+    parts, one after the other. If it `widens_head`, each part copies the head to fp32. A kernel that computes the loss
+    of logits makes `loss_kernel_bytes` for each of them beside it. A loss of Liger's `loss_differentiates`: it computes
+    the gradients of the head and of its input with the loss.
     """
 
     backend: str
@@ -89,7 +92,8 @@ class Recipe:
     chunked_loss: bool = False
     loss_chunks: float = FUSED_LOSS_CHUNKS
     widens_head: bool = False
-    fused_loss_kernel: bool = False
+    loss_kernel_bytes: float | None = None
+    loss_differentiates: bool = False
     upcasts_loss: bool = True
     autocasts_loss: bool = False
     returns_fp32_logits: bool = False
@@ -108,6 +112,8 @@ class Recipe:
     virtual: bool = False
     compiled: bool = False
     liger_layers: bool = False
+    fused_norms: bool = False
+    fused_activation: bool = False
     step_in_backward: bool = False
     offloads_states: bool = False
     offloads_gradients: bool = False
@@ -169,9 +175,14 @@ class Recipe:
         return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_narrow(self.state_bytes)
 
     @property
-    def fuses_elementwise(self) -> bool:
-        """Whether a norm keeps no copy of its input, and a feed-forward no activation (Liger, ops/rms_norm.py)."""
-        return self.compiled or self.liger_layers
+    def fuses_norms(self) -> bool:
+        """Whether a norm keeps its input as it is, and no normalised copy of it (Liger, ops/rms_norm.py)."""
+        return self.compiled or self.liger_layers or self.fused_norms
+
+    @property
+    def fuses_activation(self) -> bool:
+        """Whether a feed-forward computes its activation again in the backward pass (Liger, ops/swiglu.py)."""
+        return self.compiled or self.liger_layers or self.fused_activation
 
     @property
     def fp32_residuals(self) -> bool:
