@@ -39,7 +39,7 @@ from memtune.controller.records import (
     plan_of,
     with_probe,
 )
-from memtune.controller.retry_delay import backoff_of
+from memtune.controller.retry_delay import retry_delay
 from memtune.controller.trials import is_of_script, may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
@@ -161,9 +161,9 @@ def _more(
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
         return context, None
-    wait = backoff_of(context.status.probes, context.now)
-    if wait > 0:
-        return context.waking(wait), None
+    delay = retry_delay(context.status.probes, context.now)
+    if delay > 0:
+        return context.waking(delay), None
     if again := unconfirmed(context.job, knowledge, context.status.probes):
         return _recorded(context, knowledge, plan_of(again)), None
     while _busy(context) < context.job.spec.tuning.parallel_probes:

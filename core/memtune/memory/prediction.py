@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from memtune.memory.constants import Constants
 from memtune.plans.plan import Plan
 
-# The probability that is asked of an upper bound, and so of an unmeasured plan before it may be launched; and the
-# standard deviations between an interval's middle and that bound.
+# The probability that is asked of an upper bound, and so of an unmeasured plan that is sure to fit and may be launched;
+# and the standard deviations between an interval's middle and that bound.
 ADMISSION = 0.95
 BOUND = 1.645
 # A plan that only fits if the allocator empties its cache counts as this much slower. Chosen: each time, CUDA waits for
@@ -95,7 +95,7 @@ class Prediction:
         return self.breakdown()
 
     def fits(self, usable_bytes: int, headroom: float) -> bool:
-        """Whether an unmeasured plan may be launched: the headroom stays free with the probability of the bound."""
+        """Whether an unmeasured plan is sure to fit: the headroom stays free with a probability of `ADMISSION`."""
         return self.needed.upper <= usable_bytes * (1 - headroom)
 
     def fit_probability(self, usable_bytes: int, headroom: float) -> float:

@@ -18,14 +18,14 @@ from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.events import event
 from memtune_operator.kubernetes.measurements_cache import MeasurementsCache
 from memtune_operator.kubernetes.node_list import NodeList
-from memtune_operator.kubernetes.nodes import candidates, lost
+from memtune_operator.kubernetes.nodes import candidates
 from memtune_operator.kubernetes.pod_creator import PodCreator
 from memtune_operator.kubernetes.traces import Traces
 from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError, Place
 from memtune_operator.pods import gangs, preflight
 from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, Manifest, ObjectKind
+from memtune_operator.pods.lost_nodes import NodesSeen, lost
 from memtune_operator.pods.pod_reader import (
-    NodesSeen,
     held_back,
     held_seconds,
     index_of,

@@ -26,7 +26,7 @@ from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Start, Worker, Workers, started
 from memtune_runner.rank import deepspeed_file, ranks
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.failures import ProcessEnd, of_bad_input
+from memtune_runner.rank.failure_causes import ProcessEnd, of_bad_input
 from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.settings import Settings
 

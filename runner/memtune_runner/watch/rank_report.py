@@ -12,7 +12,7 @@ from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.rank import phases, script_warnings
 from memtune_runner.rank.driver import driver_version
-from memtune_runner.rank.failures import ProcessEnd
+from memtune_runner.rank.failure_causes import ProcessEnd
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength

@@ -24,9 +24,9 @@ from memtune_runner.watch.applied_plan import AppliedPlan
 from memtune_runner.watch.batch_counts import BatchCounts
 from memtune_runner.watch.engines import learns
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
-from memtune_runner.watch.failed_allocations import OutOfMemories
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.highest_readings import MemoryRecord
+from memtune_runner.watch.out_of_memories import OutOfMemories
 from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.saves import Saves
 from memtune_runner.watch.schedule_length import ScheduleLength

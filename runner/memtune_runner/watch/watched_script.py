@@ -35,7 +35,7 @@ from memtune_runner.rank import (
     training_length,
 )
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.failures import ProcessEnd, chain, of_bad_input, of_exception
+from memtune_runner.rank.failure_causes import ProcessEnd, chain, of_bad_input, of_exception
 from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches

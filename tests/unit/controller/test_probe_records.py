@@ -12,7 +12,7 @@ from small_jobs import make_job
 from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, ProbeStatus, Status
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.records import to_run, with_attempt, with_probe
-from memtune.controller.retry_delay import backoff_of
+from memtune.controller.retry_delay import retry_delay
 from memtune.plans.plan import Plan
 from memtune.wire.report import Ending, Phase
 
@@ -53,17 +53,17 @@ def test_informative_probes_outlive_others_in_the_status() -> None:
 def test_the_pause_before_an_attempt_doubles_up_to_five_minutes(attempts: int, pause: int) -> None:
     died = [AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)] * attempts
     ended_at = 1_772_359_200.0  # 2026-03-01T10:00:00Z
-    assert backoff_of(died, ended_at) == pause
-    assert backoff_of(died, ended_at + 4) == pause - 4
-    assert backoff_of(died, ended_at - 3600) == pause, "a clock that jumped back"
+    assert retry_delay(died, ended_at) == pause
+    assert retry_delay(died, ended_at + 4) == pause - 4
+    assert retry_delay(died, ended_at - 3600) == pause, "a clock that jumped back"
 
 
 def test_a_long_attempt_resets_the_pause_and_an_informative_probe_needs_none() -> None:
     ended_at = 1_772_359_200.0
     short = AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)
     long = short.model_copy(update={"started_at": "2026-03-01T09:00:00Z"})
-    assert backoff_of([short, short, long], ended_at) == 10
-    assert backoff_of([ProbeStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
+    assert retry_delay([short, short, long], ended_at) == 10
+    assert retry_delay([ProbeStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
 
 
 def three_probes_died_in(phase: Phase) -> SimulatedCluster:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.wire.report import Ending
-from memtune_runner.rank.failures import ProcessEnd, first_cause, of_exception, of_words
+from memtune_runner.rank.failure_causes import ProcessEnd, first_cause, of_exception, of_words
 
 DEVICE, HOST, ERROR, KILLED = Ending.DEVICE_OOM, Ending.HOST_OOM, Ending.ERROR, Ending.KILLED
 

@@ -1,4 +1,7 @@
-"""Failed requests for memory: in which phase, who held the memory, and whether the script went on."""
+"""The out-of-memories of a script, as they happen: in which phase, who held the memory, and whether the script went on.
+
+`rank/failure_causes.py` recognizes an out-of-memory that ended the script.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Classifies failures, such as GPU or host out-of-memory, from an exception or from the last words of a log.
+"""The causes of failures, such as GPU or host out-of-memory, from an exception or from the last words of a log.
 
+`out_of_memory_messages` has the wordings; `watch/out_of_memories.py` follows a script that catches an out-of-memory.
 Imports no torch, because the launcher uses it too.
 """
 
