@@ -1,9 +1,9 @@
 """Forks the runs of several plans from one Python on the emulated GPU that has imported the script's first libraries.
 
 It is started as a rank is, and does what a rank does up to its script. Then it imports what the script imports first
-and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. Those of plans
-with DeepSpeed come from a fork that has imported what DeepSpeed needs, too. A rank whose environment is not the one in
-which the libraries were imported becomes a new Python. Nothing is forked if the imports left something behind that
+and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. Those that
+import DeepSpeed come from a fork that has imported what DeepSpeed needs, too. A rank whose environment is not the one
+in which the libraries were imported becomes a new Python. Nothing is forked if the imports left something behind that
 forks would share.
 """
 
@@ -78,9 +78,10 @@ class Libraries:
         self._reads: set[str] = set()
         self._changes: dict[str, str | None] = {}
         self._process = EmulatedProcess(Rank.read(os.environ).world)
-        self.have_deepspeed = False
+        self.have_accelerate = self.have_deepspeed = False
         os.environ.update({**accelerate_options.variables(os.environ), **os.environ})
         self._add(lambda: first_imports.carry_out(Kind(words[0]), words[1]))
+        self.have_accelerate = "accelerate" in sys.modules
 
     def add_deepspeed(self) -> None:
         """Import what DeepSpeed imports as it begins to train."""
@@ -204,7 +205,8 @@ def _serve(connection: socket.socket, libraries: Libraries) -> NoReturn:
         if not message:
             os._exit(0)  # with which all that it has forked end
         request = json.loads(message)
-        is_deepspeeds = _trains_with_deepspeed(request["environment"])
+        # accelerate imports DeepSpeed under each plan, to unwrap models.
+        is_deepspeeds = libraries.have_accelerate or _trains_with_deepspeed(request["environment"])
         if may_add_deepspeed and is_deepspeeds:
             may_add_deepspeed, deepspeed = False, _forked_with_deepspeed(libraries, connection.fileno(), *descriptors)
         if deepspeed and is_deepspeeds:

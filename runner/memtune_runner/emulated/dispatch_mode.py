@@ -15,8 +15,10 @@ followed again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -35,34 +37,19 @@ from memtune_runner.emulated.known_values import (
     uniform_result,
 )
 from memtune_runner.emulated.nccl_messages import WAITS, Message, Messages, Part, bytes_of
+from memtune_runner.emulated.operator_traits import Traits, traits_of
 from memtune_runner.emulated.unfilled_weights import UnfilledWeights
 from memtune_runner.emulated.value_reads import ValueReads
 from memtune_runner.rank.tensors import tensors_of
 
 _aten = torch.ops.aten
-# Their output's shape depends on values; on a GPU without values it would be arbitrary.
-_SHAPED_BY_VALUES = torch.Tag.dynamic_output_shape
-_SCALARS = (_aten._local_scalar_dense, _aten.is_nonzero, _aten.equal)
-_COPIES = (_aten._to_copy, _aten.copy_, _aten.clone, _aten._foreach_copy_)
-_PLAIN_COPIES = (_aten.copy_, _aten.clone)
-_EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided)
-# They give a tensor another memory, of which as much is known as before, or write nothing to what they make.
-_WRITING_NOTHING = (*_EMPTY, _aten.set_)
-# Not worth the minutes that the CPU takes in half precision, unless the numbers are true.
-_SLOW = (_aten.convolution, _aten.cudnn_convolution)
-# A CPU takes a hundredth of the time for them in single precision, in which a GPU adds up as well.
-_PRODUCTS = (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
-# Others, most of them a library's, may take minutes on the CPU for many integers, and ignore strides.
-_TORCHS = ("aten", "prims")
-# They read nothing of what they write, whose type may be another than that of the numbers there.
-_OVERWRITING = (_aten.zero_, _aten.fill_, _aten.copy_)
-# Operators that fill weights with random numbers.
-_DRAWING = (_aten.normal_, _aten.uniform_)
-_INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
-
-
 _HOST = torch.device("cpu")
 _record: Callable[[bool], None] = torch._C._autograd._enable_record_function
+_mode_of: Callable[[Any], Any] = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_MOST_MADE = 4096
+# The types of arguments that say by themselves what an operator does with them.
+_TOLD = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
@@ -76,9 +63,33 @@ def _mapped(values: Any, kinds: Any, function: Callable[[Any], Any]) -> Any:
     return values
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: others spin for longer than they compute on what is small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _is_told(number: float) -> bool:
+    """Whether a number is equal to itself alone, as NaN is not, nor the one zero that equals the other."""
+    return number == number and (number != 0.0 or math.copysign(1.0, number) > 0)
+
+
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage."""
     return tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
+def _is_filled(written: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator that gives one number, however small, fills a whole memory with it."""
+    if len(written) != 1:
+        return False
+    (target,) = written
+    return target.numel() > 1 and target.is_floating_point() and _is_whole(target)
 
 
 def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,21 +101,14 @@ def _sparse(places: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> to
 
 
 @cache
-def _is_of_elements(func: Any) -> bool:
-    """Whether an operator gives one number wherever its inputs have one."""
-    return torch.Tag.pointwise in func.tags or func.overloadpacket in _FILLING
+def _is_plain(kind: Any) -> bool:
+    """Whether tensors of a class are handled here; the operators inside others arrive later."""
+    return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
-def _read_of(func: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _read_of(traits: Traits, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Return the inputs whose values matter."""
-    return inputs[1:] if func.overloadpacket in _OVERWRITING else inputs
-
-
-@cache
-def _written_arguments(func: Any) -> list[tuple[int, str]]:
-    """The places and names of the arguments that an operator writes."""
-    arguments = enumerate(func._schema.arguments)
-    return [(place, each.name) for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
+    return inputs[1:] if traits.overwrites else inputs
 
 
 class ValueMode(TorchDispatchMode):
@@ -114,6 +118,7 @@ class ValueMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
         self._reads, self._unfilled, self._messages = reads, unfilled, Messages(stands_for_all)
         self._book = KnownValues()
+        self._made: dict[Any, list[float]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -123,51 +128,64 @@ class ValueMode(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run the operator on its device and record what is known of its results."""
-        kwargs = dict(kwargs or {})
-        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-            return func(*args, **kwargs)  # only shapes are wanted
-        if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):  # type: ignore[attr-defined]
-            return NotImplemented  # a tensor subclass: its inner operators arrive here later
-        inputs = [*tensors_of(args), *tensors_of(kwargs)]
-        packet = func.overloadpacket
-        if packet in _SCALARS and any(each.is_cuda for each in inputs):
+        if _mode_of(_FAKE) is not None:
+            return func(*args, **(kwargs or {}))  # only shapes are wanted
+        for kind in types:
+            if not _is_plain(kind):
+                return NotImplemented
+        traits = traits_of(func)
+        if traits.is_view:
+            return func(*args, **(kwargs or {}))
+        return self._run(func, traits, args, dict(kwargs) if kwargs else {})
+
+    def _run(self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inputs = tensors_of(args)
+        if kwargs:
+            inputs += tensors_of(kwargs)
+        if traits.reads_scalar and any(each.is_cuda for each in inputs):
             return self._read(func, args, kwargs, inputs)
-        if _SHAPED_BY_VALUES in func.tags and any(each.is_cuda for each in inputs):
+        if traits.is_shaped_by_values and any(each.is_cuda for each in inputs):
             return self._shaped_by_values(func, args, kwargs, inputs)
-        if (left := self._left_unfilled(packet, inputs, kwargs)) is not None:
+        if (left := self._left_unfilled(traits, inputs, kwargs)) is not None:
             return left
-        if packet in _INDEXING:
+        if traits.indexes:
             args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
         outputs = tensors_of(result)
+        is_strided, is_on_gpu = True, False
+        for each in (*inputs, *outputs):
+            is_strided &= each.layout is torch.strided
+            is_on_gpu |= each.is_cuda
         _record(False)  # a trace of the step, or a profiler of the script, sees nothing of what follows
         try:
-            if any(each.layout is not torch.strided for each in (*inputs, *outputs)):
-                self._follow_sparse(func, args, kwargs, inputs, outputs)
-            elif any(each.is_cuda for each in (*inputs, *outputs)):
-                self._follow(func, args, kwargs, inputs, outputs)
+            if not is_strided:
+                self._follow_sparse(traits, args, kwargs, inputs, outputs)
+            elif is_on_gpu:
+                self._follow(func, traits, args, kwargs, inputs, outputs)
             else:
-                self._follow_on_host(func, args, kwargs, inputs)
+                self._follow_on_host(func, traits, args, kwargs, inputs)
         finally:
             _record(True)
         return result
 
     def _left_unfilled(
-        self, packet: Any, inputs: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
+        self, traits: Traits, inputs: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
     ) -> torch.Tensor | None:
         """Return a large tensor of the host that was to be filled with random numbers, or made of one that was."""
         made = None
-        if packet in _DRAWING and inputs[0].device == _HOST and not is_small(inputs[0]):
+        if traits.draws and inputs[0].device == _HOST and not is_small(inputs[0]):
             made = inputs[0]
-        elif packet is _aten._to_copy and kwargs.get("device") in (None, _HOST) and self._unfilled.has(inputs[0]):
+        elif traits.converts and kwargs.get("device") in (None, _HOST) and self._unfilled.has(inputs[0]):
             made = torch.empty_like(inputs[0], dtype=kwargs.get("dtype"))
         if made is not None:
             self._unfilled.leave(made)
         return made
 
-    def _follow_on_host(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> None:
+    def _follow_on_host(
+        self, func: Any, traits: Traits, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]
+    ) -> None:
         if self._unfilled:
-            self._unfilled.written(self._written(func, args, kwargs, inputs, []))
+            self._unfilled.written(self._written(traits, args, kwargs, inputs, []))
         if self._messages.are_alike(func, args, kwargs):
             self._reads.note(False)  # no later read is seen
 
@@ -203,8 +221,10 @@ class ValueMode(TorchDispatchMode):
         self._reads.note(self._are_true(tensors), sizes)
 
     def _are_true(self, tensors: Sequence[torch.Tensor]) -> bool:
-        known = [self._book.of(each) for each in tensors if each.is_cuda]
-        return all(each is not None and each.is_true for each in known)
+        for each in tensors:
+            if each.is_cuda and ((known := self._book.of(each)) is None or not known.is_true):
+                return False
+        return True
 
     def places(self, mask: torch.Tensor) -> torch.Tensor:
         """Return the places of a mask that an operator makes, or a backward pass looks at."""
@@ -289,52 +309,62 @@ class ValueMode(TorchDispatchMode):
             on_host(tensor).copy_(values)
         self._book.put(tensor, Known(is_true))
 
+    def _fill(self, tensor: torch.Tensor, value: float, is_true: bool) -> None:
+        """Record that a tensor has one number; of a part of a memory, nothing is known any more."""
+        self._book.put(tensor, Known(is_true, value) if _is_whole(tensor) else None)
+
     def _follow(
-        self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+        self,
+        func: Any,
+        traits: Traits,
+        args: Any,
+        kwargs: Any,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
     ) -> None:
-        if func.overloadpacket is _aten.lift_fresh:
+        if traits.lifts:
             # The result of torch.tensor(), whose copy from the host no mode sees.
             self._book.put(outputs[0], Known(True) if is_small(outputs[0]) else None)
             return
-        written = self._written(func, args, kwargs, inputs, outputs)
-        if func.namespace in ("c10d", "_c10d_functional"):
+        written = self._written(traits, args, kwargs, inputs, outputs)
+        if traits.is_message:
             if func.overloadpacket.__name__ not in WAITS:
                 self._follow_message(func, args, kwargs, inputs, outputs)
-        elif not written or func.overloadpacket in _WRITING_NOTHING:
-            return  # views, and uninitialized memory
+        elif not written or traits.writes_no_values:
+            return  # parts of inputs that it does not declare as such, and uninitialized memory
         elif any(each.is_meta for each in written):
             return
-        elif func.overloadpacket in _COPIES and not all(each.is_cuda for each in written):
+        elif traits.copies and not all(each.is_cuda for each in written):
             self._copied_to_host(inputs, written)
-        elif func.overloadpacket in _PLAIN_COPIES and self._is_one_value(written[0], inputs[-1]):
+        elif traits.copies_plainly and self._is_one_value(written[0], inputs[-1]):
             self._book.put(written[0], self._book.of(inputs[-1]))
         else:
             try:
-                is_followed = self._compute(func, args, kwargs, inputs, written)
+                is_followed = self._compute(func, traits, args, kwargs, inputs, written)
             except (NotImplementedError, RuntimeError, ValueError, IndexError, TypeError):
                 is_followed = False  # a missing CPU kernel, or values that it rejects
             if not is_followed:
                 self._lose(inputs, written)
 
     def _follow_sparse(
-        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        self, traits: Traits, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
         """Lose what is written from sparse tensors, of which nothing is known but by their indices and values."""
-        if func.overloadpacket in _COPIES and any(each.is_cuda for each in inputs) and not outputs[0].is_cuda:
+        if traits.copies and any(each.is_cuda for each in inputs) and not outputs[0].is_cuda:
             self._reads.note(False)
-        if any(each.alias_info is not None for each in func._schema.returns):
+        if traits.returns_inputs:
             return  # its indices or values, which are known as they are
         dense, made = ([each for each in of if each.layout is torch.strided] for of in (inputs, outputs))
-        written = self._written(func, args, kwargs, dense, made)
+        written = self._written(traits, args, kwargs, dense, made)
         self._lose(dense, [each for each in written if each.is_cuda])
 
     def _written(
-        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+        self, traits: Traits, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the tensors that the operator writes: new outputs, and arguments marked in its schema."""
         old = {each.untyped_storage()._cdata for each in inputs}
         new = [each for each in outputs if each.untyped_storage()._cdata not in old]
-        for place, name in _written_arguments(func):
+        for place, name in traits.written:
             new += tensors_of(args[place] if place < len(args) else kwargs.get(name))
         return [each for each in new if each.layout is torch.strided]
 
@@ -403,48 +433,43 @@ class ValueMode(TorchDispatchMode):
         return self._book.fill_of(source) is not None
 
     def _compute(
-        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+        self,
+        func: Any,
+        traits: Traits,
+        args: Any,
+        kwargs: Any,
+        inputs: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
     ) -> bool:
-        is_random = torch.Tag.nondeterministic_seeded in func.tags
-        is_true = self._are_true(inputs) and not is_random
-        is_torchs = func.namespace in _TORCHS
-        if not is_torchs and any(each.numel() > MOST_FLOATS for each in (*inputs, *written)):
+        is_true = self._are_true(inputs) and not traits.is_random
+        if not traits.is_torchs and any(each.numel() > MOST_FLOATS for each in (*inputs, *written)):
             return False
-        if not is_random and self._is_uniform(func, inputs, written):
-            return self._compute_uniform(func, args, kwargs, inputs, written, is_true)
+        if traits.is_of_elements and not traits.is_random and _is_filled(written):
+            asked = self._described(func, args, kwargs)
+            if asked in self._made or self._are_uniform(_read_of(traits, inputs)):
+                return self._compute_elements(func, asked, args, kwargs, written, is_true)
         if all(is_small(each) for each in (*inputs, *written)):
-            if func.overloadpacket in _SLOW and not is_true:
+            if traits.is_slow and not is_true:
                 return False
             if func.overloadpacket is _aten.topk and not is_true:
                 return self._choose(args, written)
             self._materialize(inputs, written)
-            state = torch.get_rng_state() if is_random else None
+            state = torch.get_rng_state() if traits.is_random else None
             args, kwargs = self._on_host(args), self._on_host(kwargs)
-            if not is_torchs:
+            if not traits.is_torchs:
                 args, kwargs = _mapped((args, kwargs), torch.Tensor, _unexpanded)
-            if func.overloadpacket in _PRODUCTS and inputs[0].dtype is torch.float16 and "out" not in kwargs:
+            if traits.is_product and inputs[0].dtype is torch.float16 and "out" not in kwargs:
                 args = _mapped(args, torch.Tensor, torch.Tensor.float)
-            result = func(*args, **kwargs)
+            with _one_thread():
+                result = func(*args, **kwargs)
+                self._write(result, inputs, written, is_true)
             if state is not None:
                 torch.set_rng_state(state)
-            self._write(result, inputs, written, is_true)
             return True
-        return self._compute_uniform(func, args, kwargs, inputs, written, is_true)
+        return self._compute_uniform(func, traits, args, kwargs, inputs, written, is_true)
 
-    def _is_uniform(self, func: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
-        """Whether an operator writes the whole of a memory with one number, however small."""
-        if len(written) != 1 or not _is_of_elements(func):
-            return False
-        (target,) = written
-        return (
-            target.numel() > 1
-            and target.is_floating_point()
-            and _is_whole(target)
-            and all(
-                each.numel() == 1 or (each.is_cuda and self._book.fill_of(each) is not None)
-                for each in _read_of(func, inputs)
-            )
-        )
+    def _are_uniform(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return all(each.numel() == 1 or (each.is_cuda and self._book.fill_of(each) is not None) for each in tensors)
 
     def _choose(self, args: Any, written: Sequence[torch.Tensor]) -> bool:
         source, dimension = args[0], args[2] if len(args) > 2 else -1
@@ -484,27 +509,73 @@ class ValueMode(TorchDispatchMode):
     def _compute_uniform(
         self,
         func: Any,
+        traits: Traits,
         args: Any,
         kwargs: Any,
         inputs: Sequence[torch.Tensor],
         written: Sequence[torch.Tensor],
         is_true: bool,
     ) -> bool:
-        """Compute an operator on uniform tensors, whose result is uniform: one element stands for all."""
+        """Compute an operator on uniform tensors, whose result is uniform."""
         if (value := created_value(func.overloadpacket.__name__, args, written[0].dtype)) is not None:
-            self._book.put(written[0], Known(is_true, value))
+            self._fill(written[0], value, is_true)
             return True
-        if not _is_of_elements(func):
+        if traits.picks and (fill := self._book.fill_of(args[0])) is not None:
+            self._fill(written[0], fill, is_true)
+            return True
+        if not traits.is_of_elements:
             return self._reduce_uniform(func, inputs, written, is_true)
-        several = [each for each in _read_of(func, inputs) if each.numel() > 1]
+        several = [each for each in _read_of(traits, inputs) if each.numel() > 1]
         if any(each.is_cuda and self._book.fill_of(each) is None for each in several):
             return False
         is_true = is_true and all(each.is_cuda for each in several)  # the values of large host tensors are unknown
-        result = func(*self._sample(args), **self._sample(kwargs))
-        made = tensors_of(result)
-        for tensor, values in zip(written, made, strict=False):
-            value = float(values.reshape(-1)[0])
-            self._book.put(tensor, Known(is_true, value) if _is_whole(tensor) else None)
+        asked = None if traits.is_random else self._described(func, args, kwargs)
+        return self._compute_elements(func, asked, args, kwargs, written, is_true)
+
+    def _compute_elements(
+        self,
+        func: Any,
+        asked: tuple[Any, ...] | None,
+        args: Any,
+        kwargs: Any,
+        written: Sequence[torch.Tensor],
+        is_true: bool,
+    ) -> bool:
+        """Compute an operator on equal elements, unless it was ``asked`` before: one of each tensor stands for all."""
+        if (made := self._made.get(asked)) is None:
+            result = func(*self._sample(args), **self._sample(kwargs))
+            made = [float(values.reshape(-1)[0]) for values in tensors_of(result)]
+            if asked is not None:
+                if len(self._made) == _MOST_MADE:  # such as of factors that change with each step
+                    self._made.clear()
+                self._made[asked] = made
+        for tensor, value in zip(written, made, strict=False):
+            self._fill(tensor, value, is_true)
+        return True
+
+    def _described(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
+        """Return all that the result of an operator on equal elements depends on; None if that cannot be told."""
+        found = [func, torch.get_default_dtype(), *kwargs]
+        is_all = self._describe(args, found) and self._describe(kwargs.values(), found)
+        return tuple(found) if is_all else None
+
+    def _describe(self, values: Iterable[Any], found: list[Any]) -> bool:
+        for value in values:
+            kind = type(value)
+            if isinstance(value, torch.Tensor):
+                if not value.is_cuda or (fill := self._book.fill_of(value)) is None or not _is_told(fill):
+                    return False
+                found += value.dtype, fill, value.dim() == 0
+            elif kind in (list, tuple):
+                found.append(len(value))
+                if not self._describe(value, found):
+                    return False
+            elif kind is float and not _is_told(value):
+                return False
+            elif value is None or kind in _TOLD:
+                found += kind, value
+            else:
+                return False
         return True
 
     def _sample(self, values: Any) -> Any:
@@ -518,7 +589,8 @@ class ValueMode(TorchDispatchMode):
     def _one_element(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() == 1:
             return self._tensor_on_host(tensor)
-        return torch.full([1] * tensor.dim(), self._book.fill_of(tensor) or 0.0, dtype=tensor.dtype)
+        fill = self._book.fill_of(tensor)  # none where the tensor is only written
+        return torch.full([1] * tensor.dim(), 0.0 if fill is None else fill, dtype=tensor.dtype)
 
     def _reduce_uniform(
         self, func: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor], is_true: bool
@@ -529,7 +601,7 @@ class ValueMode(TorchDispatchMode):
         value = uniform_result(func.overloadpacket.__name__, fill, shrink)
         if value is None:
             return False
-        self._book.put(written[0], Known(is_true, float(value)))
+        self._fill(written[0], float(value), is_true)
         return True
 
 
@@ -545,9 +617,3 @@ def _arrive(
         return unsaid
     memory.copy_(found[0])
     return known._replace(is_true=known.is_true and found[1])
-
-
-_FILLING = (
-    *(_aten.zero_, _aten.zeros_like, _aten.ones_like, _aten.fill_, _aten.full_like),
-    *(_aten._to_copy, _aten.copy_, _aten.clone),
-)

@@ -70,7 +70,7 @@ class KnownValues:
             self._known.pop(key, None)
             return
         if known.fill is not None and known.kind is None:
-            known = known._replace(kind=tensor.dtype)
+            known = Known(known.is_true, known.fill, tensor.dtype)
         self._known[key] = known
         reference = self._references.get(key)
         if reference is None or reference() is not storage:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class ValueReads:
 
     def __init__(self) -> None:
         self._times: Counter[tuple[str, int, str, bool]] = Counter()
+        self._is_paused = False
 
     @property
     def made_up_sizes(self) -> int:
@@ -28,10 +30,21 @@ class ValueReads:
 
     def note(self, is_true: bool, sizes: bool = False) -> None:
         """Record that the script reads a value now, or that a tensor gets its size from one."""
+        if self._is_paused:
+            return
         frame = sys._getframe(1)
         while frame.f_back is not None and _is_library(frame.f_code.co_filename):
             frame = frame.f_back
         self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP, sizes] += 1
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing of what is read in the block."""
+        self._is_paused, before = True, self._is_paused
+        try:
+            yield
+        finally:
+            self._is_paused = before
 
     def clear(self) -> None:
         """Forget what was read so far."""

@@ -31,6 +31,7 @@ class ValueTracking:
             followed_masks,
             suspended_in_backward,
             suspended_in_compiled,
+            trusted_counts,
         )
         from memtune_runner.emulated.triton_kernels import follow_kernels
 
@@ -42,6 +43,7 @@ class ValueTracking:
                 followed_in_hooks(mode),
                 followed_in_replicas(mode),
                 followed_masks(mode),
+                trusted_counts(self.reads),
                 counted_lengths(),
                 suspended_in_compiled(mode),
                 mode,
