@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +17,24 @@ if TYPE_CHECKING:
 _FILE_BY_FILE = ("tests/contract/", "tests/scripts/")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: each worker imports thousands of modules, which leave none worth looking for."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)  # hypothesis has its own, which scans
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests that are marked as long begin before the others; otherwise the order stays."""
+    # Hypothesis would scan all modules for constants to draw, which takes seconds in each worker and changes the
+    # examples after every edit. On a GPU day it is not there.
+    if providers := sys.modules.get("hypothesis.internal.conjecture.providers"):
+        providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]  # of a module
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

@@ -29,9 +29,9 @@ from memtune_runner.command import accelerate_options, first_imports, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.emulated.process import EmulatedProcess, can_compile
 from memtune_runner.launch import main as launch
-from memtune_runner.launch import processes
+from memtune_runner.launch import process_trees
 from memtune_runner.launch.workers import Process
-from memtune_runner.rank import copies
+from memtune_runner.rank import imported_copies
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import SettingsError, read_settings
@@ -101,7 +101,7 @@ class Libraries:
         with _without_run(self._reads):
             carry_out()
         imports.remove()
-        copies.find([name for name in imported if name in sys.modules])
+        imported_copies.find([name for name in imported if name in sys.modules])
         self._changes = {
             name: os.environ.get(name)
             for name in {*os.environ, *self._environment}
@@ -246,7 +246,7 @@ def _forked_with_deepspeed(libraries: Libraries, *others: int) -> socket.socket 
 
 def _is_fork(*others: int) -> bool:
     """Fork, and return whether this is the new process, which ends with its parent and closes these descriptors."""
-    prepare = processes.dying_with_parent()
+    prepare = process_trees.dying_with_parent()
     if os.fork():
         return False
     prepare()
@@ -258,7 +258,7 @@ def _is_fork(*others: int) -> bool:
 def _follow(request: Mapping[str, Any], descriptors: Sequence[int], libraries: Libraries) -> NoReturn:
     """Fork a launcher, and tell its process and its exit code."""
     *outputs, telling = descriptors
-    prepare = processes.dying_with_parent()
+    prepare = process_trees.dying_with_parent()
     if (child := os.fork()) == 0:
         prepare()
         os.close(telling)
@@ -290,7 +290,7 @@ class ForkedRank:
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        prepare = processes.dying_with_parent()
+        prepare = process_trees.dying_with_parent()
         self.pid = os.fork()
         if self.pid == 0:
             self._ours.close()

@@ -440,6 +440,25 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
     assert result["measured"]["stubs"] == []
 
 
+def test_norms_of_rows_keep_their_input_as_it_is() -> None:
+    code, result = emulate(_SCRIPTS / "layer_norms.py")
+    assert code == 0, result["printed"][-2000:]
+    kept = dict(zip(("rms", "rms autocast", "layer", "layer autocast"), _last_words(result["printed"]), strict=True))
+    # Beside the input an output of 2 bytes and the statistics; autocast adds a copy of the input in fp32, and the
+    # output is in fp32, too.
+    elements, rows = 4096 * 1024, 4096
+    assert kept == {
+        "rms": 2 * elements + 4 * rows,
+        "rms autocast": (4 + 4) * elements + 4 * rows,
+        "layer": 2 * elements + 2 * 4 * rows,
+        "layer autocast": (4 + 4) * elements + 2 * 4 * rows,
+    }
+
+
+def _last_words(printed: str) -> list[int]:
+    return [int(line.split()[-1]) for line in printed.splitlines() if line.startswith(("RMSNorm", "LayerNorm"))]
+
+
 def test_a_synchronized_batch_norm_takes_no_size_from_values(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

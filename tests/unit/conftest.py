@@ -3,7 +3,6 @@
 import gc
 
 from hypothesis import settings
-from hypothesis.internal.conjecture import providers
 from isolation import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
 
 # A deadline would measure the machine. Tests with a wide space ask for more examples themselves.
@@ -11,11 +10,3 @@ settings.register_profile("unit", deadline=None, max_examples=20, derandomize=Tr
 settings.load_profile("unit")
 # Most objects live to the end of these few seconds: scanning them every 700 allocations took a fifth of the time.
 gc.set_threshold(100_000)
-# Hypothesis would scan all modules for constants to draw, which takes seconds on a fresh clone and changes the examples
-# after every edit.
-providers._get_local_constants = lambda: providers._local_constants
-
-
-def pytest_collection_finish() -> None:
-    """Exempt everything that exists before the first test from garbage collection."""
-    gc.freeze()

@@ -16,7 +16,7 @@ from memtune_runner.emulated.memory_history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import EmulatedProcess, bytes_others_left, resize
 from memtune_runner.emulated.step_operations import COLLECTIVES, StepTrace
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.settings import Settings
 
 # The first one makes what all others find.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -85,13 +85,18 @@ class VirtualGpu(TorchDispatchMode):
         VirtualGpu._active = None
 
     def __torch_dispatch__(
-        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(is_traceable_wrapper_subclass_type(each) for each in types):
+        if types and any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented  # DTensor and others unwrap first; their plain tensors arrive here later
-        result = func(*args, **(kwargs or {}))
-        for each in tensors_of((args, kwargs, result)):
-            self._see(each)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        # Not tensors_of for all of them: most are tensors and numbers, and this is a good part of a small operator.
+        for each in (*args, *kwargs.values(), result) if kwargs else (*args, result):
+            if isinstance(each, torch.Tensor):
+                self._see(each)
+            elif isinstance(each, (tuple, list, dict)):
+                for one in tensors_of(each):
+                    self._see(one)
         return result
 
     def step_ended(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from engine_ranks import GLOBAL_BATCH, LR, SHORT_BATCH, STEPS, settings_of
+from engine_ranks import GLOBAL_BATCH, LAST_LR, SHORT_BATCH, STEPS, settings_of
 from engine_suite import reference, trained_by_ranks
 from warm_environment import forked_conversions
 
@@ -73,6 +73,6 @@ def test_a_relaunch_continues_with_the_same_loss(number: int, directory: Path) -
     assert [each["error"] for each in links if "error" in each] == []
     assert [loss for each in links for loss in each["losses"]] == pytest.approx(reference().losses, rel=1e-5)
     assert links[-1]["samples"] == STEPS // 5 * (4 * GLOBAL_BATCH + SHORT_BATCH)
-    assert links[-1]["lr"] == pytest.approx(LR * 0.7**4), "the schedule goes on as well"
+    assert links[-1]["lr"] == pytest.approx(LAST_LR), "the schedule goes on as well"
     sources = [_source(number, place, directory) for place in (1, 2)]
     assert sum(each.name.endswith("-universal") for each in sources) == CHAINS[number].conversions

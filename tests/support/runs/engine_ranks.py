@@ -33,8 +33,9 @@ from memtune_runner.rank.settings import Settings
 
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
 VOCABULARY, LENGTH, LAYERS = 64, 8, 2
-STEPS = int(os.environ.get("TRAINED_STEPS", "20"))
+STEPS = int(os.environ.get("TRAINED_STEPS", "10"))
 GLOBAL_BATCH, LR, MAX_NORM = 8, 3e-3, 1.0
+LAST_LR = LR * 0.7 ** (STEPS // 5)
 SHORT_BATCH = 5  # every fifth batch; one of four ranks then has no rows
 IGNORED = -100
 # Also trained from a checkpoint in the middle.

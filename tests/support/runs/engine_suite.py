@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 import torch
-from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
+from engine_ranks import LR, MAX_NORM, STEPS, decaying, decoder, global_batches, loss_of
 from separate_process import run_in_separate_process
 from warm_environment import read_by_libraries
 from warm_pythons import LIBRARIES, WarmPython
@@ -47,14 +47,14 @@ def reference(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Curve:
     return plain_loop(dtype, device) if device == "cpu" else run_in_separate_process(plain_loop, dtype, device)
 
 
-def plain_loop(dtype: torch.dtype, device: str) -> Curve:
+def plain_loop(dtype: torch.dtype, device: str, steps: int = STEPS) -> Curve:
     """The loop that every plan is compared with."""
     torch.set_num_threads(1)
     model = decoder().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     scheduler = decaying(optimizer)
     curve = Curve([], [])
-    for batch in global_batches():
+    for batch in global_batches(steps):
         with torch.autocast(device, dtype=dtype, enabled=dtype is not torch.float32):
             loss = loss_of(model, {name: each.to(device) for name, each in batch.items()})
         loss.backward()

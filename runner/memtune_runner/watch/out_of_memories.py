@@ -1,4 +1,7 @@
-"""Failed requests for memory: in which phase, who held the memory, and whether the script went on."""
+"""The out-of-memories of a script, as they happen: in which phase, who held the memory, and whether the script went on.
+
+`rank/failure_causes.py` recognizes an out-of-memory that ended the script.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from memtune.wire.report import Phase, ReportedComponent
 from memtune_runner.device.statistics import Statistics
 from memtune_runner.rank import script_warnings
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.oom_report_files import top_sites, write_companion

@@ -1,5 +1,6 @@
-"""Classifies failures, such as GPU or host out-of-memory, from an exception or from the last words of a log.
+"""The causes of failures, such as GPU or host out-of-memory, from an exception or from the last words of a log.
 
+`out_of_memory_messages` has the wordings; `watch/out_of_memories.py` follows a script that catches an out-of-memory.
 Imports no torch, because the launcher uses it too.
 """
 
@@ -27,8 +28,8 @@ _INSTALL_ASYNC_IO = (
 INSTALL = "install it into the job's image, or without a cluster beside torch"
 
 
-class Failure(NamedTuple):
-    """Why one rank failed.
+class ProcessEnd(NamedTuple):
+    """How the process of one rank ended, and if it failed, why.
 
     ``is_consequence`` marks a failure caused by another rank's, ``is_bad_command`` one that any plan would meet.
     """
@@ -40,43 +41,43 @@ class Failure(NamedTuple):
     is_bad_command: bool = False
 
 
-def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lambda: False) -> Failure:
+def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lambda: False) -> ProcessEnd:
     """Classify an exception by itself and everything that it wraps or was raised while handling.
 
     ``device_is_full`` is called if the words alone cannot tell an out-of-memory from a broken device.
     """
     own_exit_code = _own_exit_code(error)
     if own_exit_code == 0:
-        return Failure(Ending.SUCCEEDED, 0, "")
+        return ProcessEnd(Ending.SUCCEEDED, 0, "")
     for each in chain(error):
         ending = _ending_of_one(each)
         if ending is not None:
-            return Failure(ending, EXIT_CODES[ending], _described(each))
+            return ProcessEnd(ending, EXIT_CODES[ending], _described(each))
     without_handle = next((each for each in chain(error) if NO_HANDLE.search(words_of(each))), None)
     if without_handle is not None and device_is_full():
-        return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
+        return ProcessEnd(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
     is_consequence = any(CONSEQUENCE.search(words_of(each)) for each in chain(error))
     message = _why_it_ended(error)
-    return Failure(Ending.ERROR, own_exit_code, message, is_consequence, is_bad_command(error, message))
+    return ProcessEnd(Ending.ERROR, own_exit_code, message, is_consequence, is_bad_command(error, message))
 
 
-def of_bad_input(error: BaseException) -> Failure:
+def of_bad_input(error: BaseException) -> ProcessEnd:
     """Return the failure of a run that was given what cannot work."""
     ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
-    return Failure(ending, EXIT_CODES[ending], str(error), is_bad_command=isinstance(error, BadCommandError))
+    return ProcessEnd(ending, EXIT_CODES[ending], str(error), is_bad_command=isinstance(error, BadCommandError))
 
 
-def of_words(log: str, exit_code: int) -> Failure:
+def of_words(log: str, exit_code: int) -> ProcessEnd:
     """Classify a worker without a report, from the end of its log and its exit code (not 0)."""
     for pattern, ending in ((DEVICE_OOM, Ending.DEVICE_OOM), (HOST_OOM, Ending.HOST_OOM)):
         line = _matching_line(pattern, log)
         if line is not None:
-            return Failure(ending, EXIT_CODES[ending], line)
+            return ProcessEnd(ending, EXIT_CODES[ending], line)
     # A library's thread ends the process with a signal, so only its last words remain.
     if (line := _matching_line(BROKEN_GPU, log)) is not None:
-        return Failure(_ending_of_code(exit_code), exit_code, line)
+        return ProcessEnd(_ending_of_code(exit_code), exit_code, line)
     line = _matching_line(CONSEQUENCE, log)
-    return Failure(_ending_of_code(exit_code), exit_code, line or _code_in_words(exit_code), line is not None)
+    return ProcessEnd(_ending_of_code(exit_code), exit_code, line or _code_in_words(exit_code), line is not None)
 
 
 def missing_module(error: BaseException | None) -> str:
@@ -89,7 +90,7 @@ def is_consequence(words: str) -> bool:
     return CONSEQUENCE.search(words) is not None
 
 
-def first_cause(failures: Sequence[Failure]) -> Failure:
+def first_cause(failures: Sequence[ProcessEnd]) -> ProcessEnd:
     """Return the failure that caused the others; ``failures`` are ordered by the time they were noticed."""
     if not failures:
         raise ValueError("no failure was noted; ask for the cause only after one was")

@@ -15,7 +15,7 @@ from typing import Any
 _OPENING = frozenset({"open", "ctypes.dlopen"})
 
 
-class Volumes:
+class UsedVolumes:
     """The mount points of the volumes, separated by colons."""
 
     def __init__(self, places: str) -> None:

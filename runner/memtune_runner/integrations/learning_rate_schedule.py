@@ -18,10 +18,10 @@ from typing import Any
 
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
-from memtune_runner.integrations.callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
 from memtune_runner.integrations.epoch_loops import Variables, loop_variables
 from memtune_runner.integrations.first_training import FirstAccelerator
-from memtune_runner.integrations.passes import Followed, Loop, Passes
+from memtune_runner.integrations.loader_callers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
+from memtune_runner.integrations.loader_passes import Followed, Loop, Passes
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.patches import Patches

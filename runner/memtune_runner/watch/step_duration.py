@@ -19,7 +19,7 @@ class _Step(NamedTuple):
     disturbed: bool
 
 
-class Pace:
+class StepDuration:
     """The durations of the latest optimizer steps. A step with an evaluation or a save in it is disturbed."""
 
     def __init__(self) -> None:

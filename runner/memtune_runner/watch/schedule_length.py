@@ -19,7 +19,7 @@ _RESUMED = ("hf-trainer", "lightning")  # whose trainers resume from the checkpo
 _LENGTH = "num_training_steps"  # the name of the argument in both libraries
 
 
-class RateSchedule:
+class ScheduleLength:
     """The schedules that the script makes, and how often they step."""
 
     def __init__(self, settings: Settings, counter: StepCounter) -> None:

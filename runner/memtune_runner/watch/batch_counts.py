@@ -1,4 +1,4 @@
-"""Tallies batches, micro-batches and tokens from what the hooks see. Pure."""
+"""Counts batches, micro-batches and tokens from what the hooks see. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _OfOptimizer(NamedTuple):
     samples: int = 0
 
 
-class Tally:
+class BatchCounts:
     """The batches of a run: the sum of their samples, and otherwise the largest, as the last may be smaller.
 
     Gradients come from backward passes, or a script asks for them and sets them itself. Where both are in one step, the

@@ -1,4 +1,4 @@
-"""What a cluster has left on the machine: all that is there now, was not before and is nobody else's."""
+"""What a cluster has left on the machine: everything that was not there before and belongs to nobody else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KERNEL_THREAD = 0x00200000
 _FILES = (STATE, VOLUMES, packages._POLICY)
 
 
-class Traces:
+class Leftovers:
     def __init__(self) -> None:
         self._before = Counter(_seen())
 

@@ -21,7 +21,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
 from memtune.wire.run import RunKind
 from memtune_runner.integrations.first_training import FirstAccelerator
-from memtune_runner.integrations.schedule import Schedule
+from memtune_runner.integrations.learning_rate_schedule import Schedule
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.patches import Patches

@@ -1,4 +1,4 @@
-"""What looks for traces sees them: one that sees nothing would pass for a `down` that leaves nothing."""
+"""The search for what a cluster left behind finds it: a blind search would pass for a `down` that leaves nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from traces import Traces
+from leftovers import Leftovers
 
 from dev.cluster import packages
 from dev.cluster.shell import run
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("devcluster", "kubeconf
 
 
 def test_all_kinds_of_leftovers_are_detected(tmp_path: Path) -> None:
-    traces = Traces()
+    leftovers = Leftovers()
     with ExitStack() as undone:
         # Whatever its name is, and whoever is its parent now.
         orphan = int(run(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]))
@@ -37,7 +37,7 @@ def test_all_kinds_of_leftovers_are_detected(tmp_path: Path) -> None:
         unit = wants / "memtune-trial.service"
         unit.symlink_to("/lib/systemd/system/memtune-trial.service")
         undone.callback(unit.unlink)
-        left = traces.left()
+        left = leftovers.left()
     assert f"process {orphan} sleep" in " ".join(left)
     assert {line.split()[0] for line in left} == {
         "address",

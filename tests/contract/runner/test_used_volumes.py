@@ -11,8 +11,8 @@ import pytest
 
 _SAID = """
 import sys
-from memtune_runner.rank.volumes import Volumes
-volumes = Volumes(sys.argv[1])
+from memtune_runner.rank.used_volumes import UsedVolumes
+volumes = UsedVolumes(sys.argv[1])
 volumes.watch()
 exec(sys.argv[2])
 print(volumes.had_part())

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that a train run resumes from, and converts it if the plan needs that. Needs no torch."""
+"""Finds the checkpoint that an attempt resumes from, and converts it if the plan needs that. Needs no torch."""
 
 from __future__ import annotations
 

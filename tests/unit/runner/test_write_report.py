@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtune.wire.report import LOG_MARK, Ending, Report, read_report
-from memtune_runner.rank.report_files import write
+from memtune_runner.launch.write_report import write
 
 OOM = Report(ending=Ending.DEVICE_OOM, exit_code=85, message="CUDA out of memory.\nTried é")
 

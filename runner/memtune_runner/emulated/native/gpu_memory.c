@@ -1,4 +1,5 @@
-/* What the processes of a run take of the node's GPUs: each has an account in a table that they share. */
+/* The memory of the node's GPUs over all processes of a run: what each has taken, and whether more fits. Each process
+ * has an account in a table that they share. */
 #define _GNU_SOURCE
 #include "emulated.h"
 

@@ -1,4 +1,4 @@
-"""A snapshot of a device's memory counters. Imports no torch."""
+"""`Reading`: the memory counters of a device at one moment. Imports no torch."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memtune.api import Job, load_job
-from memtune_operator.pods.policy import Policy, violation
+from memtune_operator.pods.security_policy import Policy, violation
 from memtune_operator.settings import SettingsError, read_settings
 
 OPEN = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)

@@ -1,23 +1,16 @@
-"""Writes the report: shortened to the termination message, whole to a file and to one marked log line."""
+"""Writes the report of a node: shortened to the termination message, whole to a file and to one marked log line."""
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from memtune.wire.report import LOG_MARK, LOG_TAIL_BYTES, TERMINATION_MESSAGE_BYTES, Report
+from memtune.wire.report import LOG_MARK, TERMINATION_MESSAGE_BYTES, Report
 from memtune.words import shortened
-
-_LOG_TAIL_LINES = 20
-
-
-def whole(report: Report) -> str:
-    """Return the complete report as one line of ASCII."""
-    return json.dumps(report.to_json(), allow_nan=False, separators=(",", ":"))
+from memtune_runner.rank.ranks import whole
 
 
 def termination_message(report: Report) -> str:
@@ -29,17 +22,6 @@ def termination_message(report: Report) -> str:
     short = _longest(short, report, "largest", TERMINATION_MESSAGE_BYTES)
     short = _longest(short, report, "measured_steps", TERMINATION_MESSAGE_BYTES)
     return whole(_longest(short, report, "log_tail", TERMINATION_MESSAGE_BYTES))
-
-
-def log_tail(log: str) -> str:
-    """Return the last lines of a rank's log, up to what a report may carry."""
-    text = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:]).encode("utf-8", "replace")
-    tail = text[-LOG_TAIL_BYTES:]
-    # Drop a line that was cut, unless it is the only one.
-    is_cut = len(text) > len(tail) and text[-len(tail) - 1 :][:1] != b"\n"
-    if is_cut and b"\n" in tail:
-        tail = tail.partition(b"\n")[2]
-    return tail.decode("utf-8", "ignore")
 
 
 def write(report: Report, termination_log: Path, path: Path | None, stream: TextIO) -> None:

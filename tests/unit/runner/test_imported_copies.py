@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from memtune_runner.rank import copies
+from memtune_runner.rank import imported_copies
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
 
@@ -21,13 +21,13 @@ def plain() -> str:
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
     """One that copied a function before its module was ready, that module, and one that came later."""
-    monkeypatch.setattr(copies, "_places", {})
-    monkeypatch.setattr(copies, "_copies", {})
+    monkeypatch.setattr(imported_copies, "_places", {})
+    monkeypatch.setattr(imported_copies, "_copies", {})
     made = [ModuleType(name) for name in NAMES]
     for each in made:
         vars(each)["function"] = plain
         monkeypatch.setitem(sys.modules, each.__name__, each)
-    copies.find(NAMES)
+    imported_copies.find(NAMES)
     return made
 
 

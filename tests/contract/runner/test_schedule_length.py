@@ -11,7 +11,7 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune_runner.rank.settings import Settings
-from memtune_runner.watch.rate_schedule import RateSchedule
+from memtune_runner.watch.schedule_length import ScheduleLength
 from memtune_runner.watch.steps import StepCounter
 
 SETTINGS = Settings(Plan.parse("fp32-ddp-none-mb4x2"), RunKind.TRAIN, "env", 8, 32, resume_samples=16)
@@ -36,7 +36,7 @@ class Callable:
 
 def told(settings: Settings, functions: list[Any], made: int, of_step: float) -> str:
     counter = StepCounter()
-    schedule = RateSchedule(settings, counter)
+    schedule = ScheduleLength(settings, counter)
     for each in functions:
         schedule.made(each)
         schedule.stepped()
