@@ -28,7 +28,8 @@ from torch.nn import functional
 from memtune.model.architecture import Architecture
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
-from memtune.wire.report import EXIT_CODES, Device, Ending
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
 from memtune_runner.device.statistics import CudaStatistics, Statistics, is_full
 from memtune_runner.engine import PlanError, activation_checkpointing, backend_of, optimizers, precision

@@ -16,7 +16,7 @@ from memtune.controller import Observed, only_product
 from memtune.controller.stored_measurements import read_probes, to_json
 from memtune.memory.measured_overhead import JobOverhead, MeasuredOverhead, read_measured_overhead
 from memtune.wire.names import short_hash
-from memtune_operator.config_map import LONGEST_ENTRY, entry, with_entry
+from memtune_operator.bounded_config_map import LONGEST_ENTRY, entry, with_entry
 from memtune_operator.pods.kinds import Manifest
 
 NAME = "memtune-measurements"

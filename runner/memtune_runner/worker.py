@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from threading import Event
 
 from memtune.wire import environment
-from memtune.wire.report import EXIT_CODES, Ending, Report
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Ending, Report
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.rank import allocator_settings, failure_causes, ranks, stacks

@@ -31,7 +31,8 @@ from memtune_operator.api_errors import ApiError
 from memtune_operator.local.runs import LocalRun
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.pod_reader import index_of, observe, run_of
-from memtune_operator.pods.wrapped_container import TemplateError, wrapped_index
+from memtune_operator.pods.template_errors import TemplateError
+from memtune_operator.pods.wrapped_container import wrapped_index
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _READ_SECONDS = 120.0

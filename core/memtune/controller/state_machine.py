@@ -10,7 +10,6 @@ from memtune.api import reasons
 from memtune.api.job import Job
 from memtune.api.status import Condition, Phase, PlanStatus, PredictionStatus, Status, job_message, to_text
 from memtune.controller import emulating
-from memtune.controller.blocking import forbidden, with_blocks, with_conditions
 from memtune.controller.context import Context, Decision, JobEvent
 from memtune.controller.fold_observations import settle
 from memtune.controller.job_end import failed, finished, past_deadline
@@ -32,6 +31,7 @@ from memtune.controller.records import (
 )
 from memtune.controller.recovering import recovering
 from memtune.controller.running import running
+from memtune.controller.stalled import forbidden, with_blocks, with_conditions
 from memtune.controller.stored_measurements import overhead_to_store, probes_to_store
 from memtune.controller.suspension import resumed, suspended
 from memtune.controller.tracing import needs_trace, tracing, with_trace

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from memtune.controller.observation import PodCondition, PodObservation, RunObservation
-from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import BROKEN_GPU, Ending
 from memtune.words import Word
 
 ENDED_WELL = "the command ended with exit code 0"

@@ -53,16 +53,6 @@ class Ending(Word):
     PLAN_NOT_APPLIED = "plan-not-applied"
 
 
-# The exit codes with which the runner itself ends a run, so that the ending is known even without a report.
-EXIT_CODES = {
-    Ending.DEVICE_OOM: 85,
-    Ending.HOST_OOM: 86,
-    Ending.HUNG: 87,
-    Ending.BAD_INPUT: 88,
-    Ending.PLAN_NOT_APPLIED: 89,
-}
-
-
 class Phase(Word):
     """The part of the run in which it ended."""
 

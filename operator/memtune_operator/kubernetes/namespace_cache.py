@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from memtune_operator.api_errors import ApiError, ErrorKind
-from memtune_operator.config_map import API_VERSION, KIND
+from memtune_operator.bounded_config_map import API_VERSION, KIND
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.pods.kinds import Manifest
 

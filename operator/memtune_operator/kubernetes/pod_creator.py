@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memtune.api import Job, reasons
 from memtune.controller import Blocker
-from memtune.controller.blocking import AGAIN_SECONDS
+from memtune.controller.stalled import AGAIN_SECONDS
 from memtune.wire.names import run_name
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.api_errors import ApiError, ErrorKind

@@ -9,13 +9,13 @@ from __future__ import annotations
 from memtune.api import Job
 from memtune.memory.traced_model import read_traced
 from memtune.wire.trace import TraceError
-from memtune_operator.config_map import entry, with_entry
+from memtune_operator.bounded_config_map import entry, with_entry
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.pod_reader import image_ids
+from memtune_operator.pods.template_errors import TemplateError
 from memtune_operator.pods.trace_pod import has_foreign_variables, is_trace, key_of
-from memtune_operator.pods.wrapped_container import TemplateError
 
 NAME = "memtune-traces"
 

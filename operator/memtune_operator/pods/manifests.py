@@ -16,6 +16,7 @@ from memtune_operator.pods.jobset import job_set
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.references import check_references
 from memtune_operator.pods.template import read_template
+from memtune_operator.pods.template_errors import conflict
 
 # The Kubernetes default.
 TERMINATION_MESSAGE = "/dev/termination-log"
@@ -152,7 +153,7 @@ def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str
     """The template's labels or annotations, merged with those of a run."""
     own = template["metadata"].get(part) or {}
     for key in sorted(set(own) & set(ours)):
-        raise wrapped_container.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
+        raise conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
     return {**own, **ours}
 
 

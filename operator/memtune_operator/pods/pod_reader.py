@@ -14,8 +14,9 @@ from memtune.wire.trace_message import LONGEST_BYTES
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.lost_nodes import NodesSeen, is_on_lost_node, silent_since
+from memtune_operator.pods.template_errors import TemplateError
 from memtune_operator.pods.timestamps import seconds_if_any
-from memtune_operator.pods.wrapped_container import TemplateError, wrapped_index
+from memtune_operator.pods.wrapped_container import wrapped_index
 
 _LONGEST_MESSAGE = 1000
 # More pods than any run has.

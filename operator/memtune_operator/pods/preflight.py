@@ -15,7 +15,7 @@ from memtune_operator.pods import gangs, security_policy
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapped_container import TemplateError
+from memtune_operator.pods.template_errors import TemplateError
 
 # Any plan will do: pods of two plans differ only in variables and the name.
 ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)

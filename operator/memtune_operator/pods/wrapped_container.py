@@ -17,6 +17,7 @@ from memtune.wire.run import Run
 from memtune_operator.pods import names
 from memtune_operator.pods.bootstrap import BOOTSTRAP, IMAGE_USER, RUNNER_DIRECTORY, WORK_DIRECTORY
 from memtune_operator.pods.kinds import Manifest
+from memtune_operator.pods.template_errors import CommandRequiredError, TemplateError, conflict
 
 REPORT_PATH = f"{WORK_DIRECTORY}/report.json"
 DEEPSPEED_PATH = f"{WORK_DIRECTORY}/deepspeed.json"
@@ -31,30 +32,6 @@ _COPY_RESOURCES = {
     "requests": {"cpu": "100m", "memory": "128Mi"},
     "limits": {"cpu": "1", "memory": "128Mi"},
 }
-
-
-class TemplateError(ValueError):
-    """An invalid template. ``reason`` is that of the job's Stalled condition."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class CommandRequiredError(TemplateError):
-    """The wrapped container has no command: the image's own is not visible from outside."""
-
-    def __init__(self, container: str) -> None:
-        message = (
-            f"spec.template: container {container!r} sets no command, and the image's own cannot be seen from "
-            'outside; add the line that starts the training, like command: ["torchrun", "train.py"]'
-        )
-        super().__init__(reasons.COMMAND_REQUIRED, message)
-
-
-def conflict(where: str, problem: str, advice: str) -> TemplateError:
-    """The error for a user's value that conflicts with a run."""
-    return TemplateError(reasons.TEMPLATE_CONFLICT, f"spec.template.{where}: {problem}; {advice}")
 
 
 def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:

@@ -1,5 +1,6 @@
 """Loaded by every Python process that the user's program starts; installs the hooks where a rank's script begins.
 
+Only below a command that is not Python, as a shell: a script itself is started by run_worker.py.
 Python imports a module of this name at startup. If the image has its own, it runs as well. Must stay readable for
 Python 3.6: a program may start older versions, which are left alone.
 """

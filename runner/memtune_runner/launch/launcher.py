@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from memtune.wire import environment
-from memtune.wire.report import EXIT_CODES, Device, Ending, Report
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Device, Ending, Report
 from memtune_runner.checkpoints import newest, probe_saves, resolve
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, Kind

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from memtune.wire import environment
-from memtune.wire.report import EXIT_CODES, Ending, Report
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Ending, Report
 from memtune_runner.command.command import CommandError, parse
 from memtune_runner.launch.launcher import Launcher
 from memtune_runner.launch.workers import Start, started

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.wire.report import EXIT_CODES, LOG_TAIL_BYTES, Device, Ending, Report
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import LOG_TAIL_BYTES, Device, Ending, Report
 from memtune_runner.launch.rendezvous import Ended
 from memtune_runner.rank import failure_causes
 from memtune_runner.rank.failure_causes import ProcessEnd

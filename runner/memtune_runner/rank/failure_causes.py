@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import BROKEN_GPU, Ending
 from memtune_runner.rank.bad_input import BadCommandError, BadInputError
 from memtune_runner.rank.command_errors import is_bad_command, parser_error
 from memtune_runner.rank.out_of_memory_messages import CONSEQUENCE, DEVICE_OOM, HOST_OOM, NO_HANDLE

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memtune.units import MIB
-from memtune.wire.report import EXIT_CODES, Device, Ending, Memory, Report
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Device, Ending, Memory, Report
 from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.rank import phases, script_warnings

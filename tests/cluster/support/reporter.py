@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memtune.wire.report import EXIT_CODES, Ending, Memory, Report
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Ending, Memory, Report
 from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.rank.settings import Settings, read_settings
 

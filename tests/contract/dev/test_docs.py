@@ -15,7 +15,7 @@ from memtune.controller.verdict import Verdict
 from memtune.memory.constants import DEFAULT_TRUST
 from memtune.planning.ladder import RUNGS
 from memtune.wire import environment
-from memtune.wire.report import EXIT_CODES
+from memtune.wire.exit_codes import EXIT_CODES
 from memtune_cli.main import main
 from memtune_operator.metrics import Metrics
 from memtune_runner.rank.metrics import Collector

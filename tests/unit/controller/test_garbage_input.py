@@ -14,7 +14,8 @@ from small_jobs import make_job
 
 from memtune.api.status import load_status
 from memtune.controller import Observed, decide
-from memtune.wire.report import EXIT_CODES, Ending, Memory, Phase
+from memtune.wire.exit_codes import EXIT_CODES
+from memtune.wire.report import Ending, Memory, Phase
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts(8),

@@ -24,7 +24,8 @@ from memtune_operator.kubernetes.nodes import candidates
 from memtune_operator.pods import manifests
 from memtune_operator.pods.bootstrap import BOOTSTRAP
 from memtune_operator.pods.placement import REQUIRED
-from memtune_operator.pods.wrapped_container import CommandRequiredError, TemplateError, wrapped_index
+from memtune_operator.pods.template_errors import CommandRequiredError, TemplateError
+from memtune_operator.pods.wrapped_container import wrapped_index
 
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)
 GPU = "nvidia.com/gpu"
