@@ -38,6 +38,8 @@ from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS, FUSED_LOSS_CHUNKS
 DEFAULT_SEQUENCE = 2048
 # DeepSpeed's default of stage3_max_live_parameters, however large its buckets are (runtime/zero/config.py).
 _LIVE_ELEMENTS = 1_000_000_000
+# Projects that have nothing but their name in common with another.
+_NAMESAKES = ("daddyofadoggy/blog",)
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,9 @@ def _gpu_bytes(name: str) -> int:
 
 def source_project(source: str) -> str:
     """The project that published a row: the name in ``owner/name``, without the host, the path and the commit."""
-    parts = source.split()[0].removeprefix("https://").removeprefix("github.com/").split("/")
+    parts = source.split()[0].removeprefix("https://").removeprefix("github.com/").lower().split("/")
     # A project under two owners counts as one: its rows share code, and must not be fitted on each other.
-    return parts[min(1, len(parts) - 1)].lower()
+    return "/".join(parts[:2]) if "/".join(parts[:2]) in _NAMESAKES else parts[min(1, len(parts) - 1)]
 
 
 def _recipe(cells: Cells, shape: Shape) -> Recipe:
@@ -111,6 +113,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
     liger_layers = "liger's norm, rotation and feed-forward" in notes
+    # Its LayerNormLinear keeps a norm's input and output, and what fuses the activation the input and the product
+    # (TransformerEngine pytorch/module/layernorm_linear.py and layernorm_mlp.py; Megatron-LM core/fusions).
+    has_engine_layers = re.search("transformer ?engine", cells["attention"].lower()) is not None
     is_older = backend == "deepspeed" and "deepspeed of 2026" not in notes
     micro_batch, length = cells.whole("micro_batch", 1), cells.whole("seq_len", DEFAULT_SEQUENCE)
     return Recipe(
@@ -125,7 +130,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
-        reduce_bytes=4 if "reduced in fp32" in notes else gradient,
+        reduce_bytes=4 if "reduced in fp32" in notes else 2 if "reduced in bf16" in notes else gradient,
         master_bytes=_master_bytes(cells, notes),
         state_bytes=optimizer.states,
         outside_state_bytes=optimizer.outside,
@@ -143,13 +148,19 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         loss_chunks=_loss_chunks(notes, shape, micro_batch * length) if "fused-linear" in notes else FUSED_LOSS_CHUNKS,
         compiled=cells.says("compiled"),
         liger_layers=liger_layers,
+        fused_norms=has_engine_layers or _fuses_torch_norms(notes),
+        fused_activation=has_engine_layers,
         compiles_loss=_compiles_loss(cells, backend, notes),
         mixes_units="frozen and trained weights share units" in notes,
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
         expandable_segments="expandable segments" in notes,
         varying_lengths="lengths vary" in notes,
-        fused_loss_kernel="ce kernels" in notes,
+        # From 1.13 on, TRL's loss computes the logits in the format of the hidden states.
+        widens_head="chunked_nll" in notes and _is_before(notes, (1, 13), "trl"),
+        loss_kernel_bytes=_loss_kernel_bytes(notes, compute),
+        loss_differentiates=_has_liger_loss(notes),
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
+        autocasts_loss="autocast upcasts" in notes,
         # Releases of transformers (models/llama/modeling_llama.py and loss/loss_utils.py of each).
         returns_fp32_logits=_is_before(notes, (4, 46)),
         shifts_logits="shifted logits" in notes or _is_before(notes, (4, 49)),
@@ -158,7 +169,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         drops_outputs="transformers' trainer" in notes or "outputs dropped" in notes,
         # Liger's kernels replace parts of transformers' model.
         counts_layers=liger_layers or "transformers' model" in notes,
-        casts_frozen="frozen weights in 16 bits" in notes,
+        without_autocast="without autocast" in notes,
         builds_whole="built whole" in notes,
         # Most published runs are older than the releases of DeepSpeed that do otherwise (#7828 and #8189, 2026).
         keeps_gathered=(is_older and stage >= 3 and _keeps_gathered(cells)) or _stays_gathered(notes),
@@ -203,6 +214,11 @@ def _foreach_lists(notes: str) -> int:
 def _master_bytes(cells: Cells, notes: str) -> int:
     """The notes mention DeepSpeed's bf16_master_weights_and_grads; its stage 3 copies its weights in any case."""
     return 2 if "master weights in 16 bits" in notes else 4 if cells.says("fp32_master") else 0
+
+
+def _fuses_torch_norms(notes: str) -> bool:
+    """Whether torch's RMSNorm has a kernel, as from 2.8 on (aten layer_norm.cpp, rms_norm_symint)."""
+    return "torch's rmsnorm" in notes and not _is_before(notes, (2, 8), "torch")
 
 
 def _stays_gathered(notes: str) -> bool:
@@ -251,9 +267,9 @@ def _upcasts_loss(notes: str, model: str) -> bool:
     return not (_is_before(notes, (4, 49)) and re.search("bigcode|starcoder|santacoder", model))
 
 
-def _is_before(notes: str, release: tuple[int, int]) -> bool:
-    """Whether a stated transformers is older than a release."""
-    found = re.search(r"transformers (\d+)\.(\d+)", notes)
+def _is_before(notes: str, release: tuple[int, int], library: str = "transformers") -> bool:
+    """Whether a stated library is older than a release."""
+    found = re.search(rf"\b{library} (\d+)\.(\d+)", notes)
     return found is not None and (int(found[1]), int(found[2])) < release
 
 
@@ -269,6 +285,26 @@ def _context_bytes(notes: str) -> float:
     if kept:
         return CONTEXT_BYTES + float(kept[1]) * 1024**2
     return float(found[1]) * 1024**2 if found else 0.0
+
+
+def _loss_kernel_bytes(notes: str, compute: int) -> float | None:
+    """What a loss's kernel makes beside a logit: usually a copy in fp32 and the gradient, or less in place of others.
+
+    Megatron's has a softmax in fp32, which becomes the gradient (core/tensor_parallel/cross_entropy.py).
+    """
+    if _has_liger_loss(notes) or "ce kernels: transformerengine's, in place" in notes:
+        return 0.0
+    if "ce kernels" not in notes:
+        return None
+    return 4.0 if "megatron's own keeps a softmax in fp32, in place" in notes else compute + 4.0
+
+
+def _has_liger_loss(notes: str) -> bool:
+    """Whether Liger's fused loss, whose kernel has written gradients in place of logits since 0.5.10, adds up the
+    head's gradient as since 0.6.2 (ops/fused_linear_cross_entropy.py of each release).
+    """
+    is_named = "fused-linear: liger's own" in notes and re.search(r"\bliger 0\.\d", notes) is not None
+    return is_named and not _is_before(notes, (0, 7), "liger")
 
 
 def _loss_chunks(notes: str, shape: Shape, tokens: int) -> float:

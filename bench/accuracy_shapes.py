@@ -75,7 +75,8 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     )
     published = published or float(parameters(base).total)
     gatings = (True,) if "gated feed-forward" in cells["notes"] else (True, False)
-    return _closest(base, published, gatings), published
+    closest = _closest(base, published, gatings)
+    return replace(closest, rms_norm=closest.rms_norm and "LayerNorm" not in cells["notes"]), published
 
 
 def _kind_of_text(is_encoder: bool, is_pair: bool) -> Kind:

@@ -38,7 +38,7 @@ from memtune_runner.engine.decoder import Decoder
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Backend, Setup
 from memtune_runner.rank import allocator_settings
-from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.failure_causes import of_exception
 from memtune_runner.rank.settings import Settings
 
 STEPS = int(os.environ.get("MEASURED_STEPS", "4"))  # the first of them warms up

@@ -1,82 +1,82 @@
-"""The uncertainty of a job from a new source: a width beside that of its components, calibrated on published peaks.
+"""How far above its prediction a job of a new source may be: a width beside that of its components, from first scores.
 
     python bench/job_width.py > bench/results/job-width.md
     python bench/job_width.py --write    also writes the width to core/memtune/memory/constants.py
 
-docs/accuracy.md, Intervals, explains the method. Formulas and their constants are not fitted here. Sources that have
-their first score by the newest formulas test the width, and have no part in it.
+docs/accuracy.md, Intervals, explains the method. A first score is what the formulas of its day predicted of a source
+that nobody had looked at, so no later correction flatters it.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import operator
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from accuracy import score
 from accuracy_fit import predicted
 from accuracy_rows import Row, read_rows
-from first_scores import newest, read_scores
+from first_scores import UNSEEN, FirstScore, read_scores
 
-from memtune.memory.constants import Constants
-from memtune.memory.prediction import BOUND, Interval
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.prediction import ADMISSION, Interval
 
-DATA = Path(__file__).parent / "data"
 CONSTANTS = Path(__file__).parents[1] / "core" / "memtune" / "memory" / "constants.py"
-# The normal distribution's 97.5% quantile: errors have heavier tails. At the 95% quantile, fewer than one row of twenty
-# is above, but more than that where every source weighs the same (bench/results/job-width.md).
-LEVEL = 1.96
-_LEVELS = (0.0, 1.0, BOUND, LEVEL, 2.5, 3.0, 3.5, 4.0, 5.0)
+# Formulas before these missed new sources by up to 27% in the median, so that their misses say nothing of today's.
+OLDEST = "7e22747b6e39"
+_LEVELS = (0.8, 0.9, ADMISSION, 0.975)
+# No truth was above its bound by more than that: three times the prediction.
+_WIDEST = 4.0
+_PRECISION = 1e-4
 
 
-class Miss(NamedTuple):
-    """A row, its interval without the width of a job, and whether its source was scored before anybody looked at it."""
+@dataclass(frozen=True)
+class Miss:
+    """A row and its first score."""
 
     row: Row
-    constants: Constants
-    interval: Interval
-    is_unseen: bool
+    score: FirstScore
 
-    @property
-    def residual(self) -> float:
-        """The logarithm of measured over predicted."""
-        return math.log(self.row.peak_bytes / self.interval.expected)
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation that the components alone explain."""
-        return math.log(self.interval.upper / self.interval.expected) / BOUND
+    @cached_property
+    def needed(self) -> float:
+        """The least width of a job with which the truth would not have been above its bound."""
+        if not self.is_above(0.0):
+            return 0.0
+        low, high = 0.0, _WIDEST
+        while high - low > _PRECISION:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.is_above(middle) else (low, middle)
+        return high
 
     def with_width(self, width: float) -> Interval:
-        """The interval with the width of a job."""
-        return predicted(self.row, replace(self.constants, job_width=width))
+        """Today's interval with a width of a job, moved to the first prediction."""
+        found = predicted(self.row, replace(DEFAULT_CONSTANTS, job_width=width))
+        return Interval(*(self.score.expected * bound / found.expected for bound in found))
+
+    def is_above(self, width: float) -> bool:
+        """Whether the truth is above its bound with a width of a job."""
+        return self.score.measured > self.with_width(width).upper
+
+    @property
+    def is_nameable(self) -> bool:
+        """Whether plans have all that the row does: they know no tensor, pipeline or context parallelism."""
+        recipe = self.row.recipe
+        return recipe.tensor_parallel * recipe.pipeline_parallel * recipe.context_parallel == 1
 
 
 def misses() -> list[Miss]:
-    """Every row that a plan could name; fitted constants never saw their source."""
-    found = []
-    testing = {score.source for score in newest(read_scores())}
-    for name, is_unseen in (("measured_memory.csv", False), ("unseen_memory.csv", True)):
-        rows, _ = read_rows(DATA / name)
-        _, constants = score(rows, leave_one_source_out=not is_unseen)
-        for row in rows:
-            if row.source in testing or not _is_nameable(row):
-                continue
-            plain = replace(constants[row.source], job_width=0.0)
-            found.append(Miss(row, plain, predicted(row, plain), is_unseen))
-    return found
-
-
-def _is_nameable(row: Row) -> bool:
-    """Whether plans have all that the row does: they know no tensor, pipeline or context parallelism."""
-    return row.recipe.tensor_parallel * row.recipe.pipeline_parallel * row.recipe.context_parallel == 1
+    """Every row whose first score is not older than the oldest formulas, in the order of scoring."""
+    rows = {row.id: row for row in read_rows(UNSEEN)[0]}
+    scores = read_scores()
+    formulas = list(dict.fromkeys(score.formulas for score in scores))
+    known = formulas[formulas.index(OLDEST) :]
+    return [Miss(row, score) for score in scores if score.formulas in known and (row := rows.get(score.id)) is not None]
 
 
 def by_source(rows: Iterable[Miss]) -> dict[str, list[Miss]]:
@@ -87,40 +87,35 @@ def by_source(rows: Iterable[Miss]) -> dict[str, list[Miss]]:
     return found
 
 
-def shared(sources: Sequence[Sequence[Miss]]) -> float:
-    """The part of the variance of residuals that the rows of a source share, by a one-way analysis of variance."""
-    total, freedom = sum(map(len, sources)), len(sources) - 1
-    residuals = [[each.residual for each in own] for own in sources]
-    middle = statistics.mean(each for own in residuals for each in own)
-    around = sum(len(own) * (statistics.mean(own) - middle) ** 2 for own in residuals)
-    inside = sum(len(own) * statistics.pvariance(own) for own in residuals)
-    if not freedom or total == len(sources) or not around + inside:
+def shared(groups: Sequence[Sequence[float]]) -> float:
+    """The part of the variance that the values of a group share, by a one-way analysis of variance."""
+    total, freedom = sum(map(len, groups)), len(groups) - 1
+    middle = statistics.mean(each for own in groups for each in own)
+    around = sum(len(own) * (statistics.mean(own) - middle) ** 2 for own in groups)
+    inside = sum(len(own) * statistics.pvariance(own) for own in groups)
+    if not freedom or total == len(groups) or not around + inside:
         return 1.0
-    between, within = around / freedom, inside / (total - len(sources))
-    count = (total - sum(len(own) ** 2 for own in sources) / total) / freedom
+    between, within = around / freedom, inside / (total - len(groups))
+    count = (total - sum(len(own) ** 2 for own in groups) / total) / freedom
     return max((between - within) / (between + (count - 1) * within), 0.0)
 
 
-def weights(sources: Sequence[Sequence[Miss]]) -> list[float]:
-    """How much each source counts: the inverse variance of the mean square of residuals that are normal."""
-    square = shared(sources) ** 2
-    return [len(own) / (1 + (len(own) - 1) * square) for own in sources]
+def independent(rows: Sequence[Miss], share: float) -> float:
+    """How many independent rows tell as much as these, if the rows of a source share so much (Kish's design effect)."""
+    squares = sum(len(own) ** 2 for own in by_source(rows).values())
+    return len(rows) / (1 + (squares / len(rows) - 1) * share)
 
 
-def spread(rows: Iterable[Miss]) -> float:
-    """The standard deviation of a new source's row that components do not explain."""
-    sources = list(by_source(rows).values())
-    unexplained = [max(statistics.mean(each.residual**2 - each.spread**2 for each in own), 0.0) for own in sources]
-    counts = weights(sources)
-    return math.sqrt(sum(map(operator.mul, counts, unexplained)) / sum(counts))
+def share_above(rows: Sequence[Miss], level: float = ADMISSION) -> float:
+    """How much the rows of a source share whether they are above their bound."""
+    limit = width(rows, level)
+    return shared([[float(each.needed > limit) for each in own] for own in by_source(rows).values()])
 
 
-def width(rows: Sequence[Miss], level: float = LEVEL) -> float:
-    """The half-width at so many standard deviations, by Student's distribution: few sources tell the deviation."""
-    counts = weights(list(by_source(rows).values()))
-    freedom = max(sum(counts) ** 2 / sum(count**2 for count in counts) - 1, 1)
-    quantile = level + (level**3 + level) / (4 * freedom)
-    return round(math.expm1(quantile * spread(rows)), 3)
+def width(rows: Iterable[Miss], level: float = ADMISSION) -> float:
+    """The least half-width upwards with which this share of the rows that plans could name is not above its bound."""
+    needed = sorted(each.needed for each in rows if each.is_nameable)
+    return math.ceil(1000 * needed[math.ceil(level * len(needed)) - 1]) / 1000
 
 
 class Held(NamedTuple):
@@ -132,10 +127,15 @@ class Held(NamedTuple):
     @property
     def is_above(self) -> bool:
         """Whether the truth is above the upper bound."""
-        return self.miss.row.peak_bytes > self.interval.upper
+        return self.miss.score.measured > self.interval.upper
+
+    @property
+    def is_below(self) -> bool:
+        """Whether the truth is below the lower bound."""
+        return self.miss.score.measured < self.interval.lower
 
 
-def held_out(rows: Sequence[Miss], level: float = LEVEL) -> list[Held]:
+def held_out(rows: Sequence[Miss], level: float = ADMISSION) -> list[Held]:
     """Every row with the width of the other sources."""
     found = []
     for source, own in by_source(rows).items():
@@ -152,72 +152,134 @@ def rate_above(held: Iterable[Held]) -> float:
     return statistics.mean(statistics.mean(own) for own in sources.values())
 
 
-def _line(name: str, held: Sequence[Held]) -> str:
-    above = sum(each.is_above for each in held)
-    after = statistics.median(each.interval.width for each in held)
-    plain = sum(each.miss.row.peak_bytes > each.miss.interval.upper for each in held)
-    before = statistics.median(each.miss.interval.width for each in held)
+def _is_split(row: Row) -> bool:
+    recipe = row.recipe
+    shards = max(recipe.weight_shards, recipe.gradient_shards, recipe.state_shards)
+    return shards > 1 or recipe.backend == "fsdp" or recipe.has_bucket
+
+
+def _is_quantized(row: Row) -> bool:
+    return row.recipe.base_bytes < row.recipe.frozen_bytes
+
+
+# Every row is of one kind. Groups overlap.
+KINDS: Mapping[str, Callable[[Row], bool]] = {
+    "full training, whole states": lambda row: not _is_split(row) and not row.shape.has_adapter,
+    "adapter, quantized base": lambda row: not _is_split(row) and _is_quantized(row),
+    "adapter, other base": lambda row: not _is_split(row) and row.shape.has_adapter and not _is_quantized(row),
+    "states, gradients or weights in shards": _is_split,
+}
+_GROUPS: Mapping[str, Callable[[Row], bool]] = {
+    "expandable segments": lambda row: row.recipe.expandable_segments,
+    "default allocator": lambda row: not row.recipe.expandable_segments,
+    "something unknown": lambda row: row.recipe.unknowns > 0,
+    "all is known": lambda row: row.recipe.unknowns == 0,
+}
+
+
+def by_chance(held: Sequence[Held], rate: float, share: float) -> float:
+    """The standard error of these rows' rate above their bounds, if it were a common rate."""
+    return math.sqrt(rate * (1 - rate) / independent([each.miss for each in held], share))
+
+
+def apart(kinds: Sequence[Sequence[Held]], share: float) -> float:
+    """The standard deviation of the kinds' rates above their bounds beyond chance."""
+    rate = statistics.mean(each.is_above for own in kinds for each in own)
+    rates = [statistics.mean(each.is_above for each in own) for own in kinds]
+    chance = statistics.mean(by_chance(own, rate, share) ** 2 for own in kinds)
+    return math.sqrt(max(statistics.variance(rates) - chance, 0.0))
+
+
+_HEAD = "sources | rows | above by components alone | above upper | by source | below lower | width |"
+
+
+def _cells(held: Sequence[Held]) -> str:
+    plain = sum(each.miss.needed > 0 for each in held)
+    above, below = sum(each.is_above for each in held), sum(each.is_below for each in held)
     return (
-        f"| {name} | {len(by_source(each.miss for each in held))} | {len(held)} | {plain} ({plain / len(held):.0%}) "
-        f"| {before:.2f} | {above} ({above / len(held):.0%}) | {rate_above(held):.0%} | {after:.2f} |"
+        f"| {len(by_source(each.miss for each in held))} | {len(held)} | {plain} ({plain / len(held):.0%}) "
+        f"| {above} ({above / len(held):.1%}) | {rate_above(held):.1%} | {below} ({below / len(held):.0%}) "
+        f"| {_median_width(held):.2f} |"
     )
 
 
-_HEAD = (
-    "| sources | rows | above upper by components alone | width | above upper | by source | width |",
-    "|---|" + "--:|" * 7,
-)
+def _median_width(held: Iterable[Held]) -> float:
+    return statistics.median(each.interval.width for each in held)
+
+
+def rolling(rows: Sequence[Miss]) -> Iterator[str]:
+    """Each round with the width that all rounds before it tell."""
+    formulas = list(dict.fromkeys(each.score.formulas for each in rows))
+    yield f"| formulas | width of a job | {_HEAD}"
+    yield "|---|" + "--:|" * 8
+    for number, name in enumerate(formulas[1:], start=1):
+        found = width([each for each in rows if each.score.formulas in formulas[:number]])
+        own = [Held(each, each.with_width(found)) for each in rows if each.score.formulas == name]
+        yield f"| {own[0].miss.score.scored_on}, {name} | {found:.1%} {_cells(own)}"
 
 
 def _prices(rows: Sequence[Miss]) -> Iterator[str]:
-    """The cost of other levels, on the sources that were not in view at first."""
-    yield "| standard deviations | above upper, by source | above upper, by row | width |"
-    yield "|--:|--:|--:|--:|"
+    """The cost of other levels."""
+    yield "| level | width of a job | above upper, by row | by source | width |"
+    yield "|--:|--:|--:|--:|--:|"
     for level in _LEVELS:
-        held = [each for each in held_out(rows, level) if each.miss.is_unseen]
+        held = held_out(rows, level)
         by_row = statistics.mean(each.is_above for each in held)
-        median = statistics.median(each.interval.width for each in held)
-        yield f"| {level:.2f} | {rate_above(held):.1%} | {by_row:.1%} | {median:.2f} |"
+        yield (
+            f"| {level:.1%} | {width(rows, level):.1%} | {by_row:.1%} | {rate_above(held):.1%} "
+            f"| {_median_width(held):.2f} |"
+        )
 
 
 def page(rows: Sequence[Miss]) -> list[str]:
     """The page."""
     held = held_out(rows)
-    unseen = [each for each in held if each.miss.is_unseen]
+    nameable = [each for each in held if each.miss.is_nameable]
+    share = share_above([each.miss for each in nameable])
+    kinds = [[each for each in nameable if is_kind(each.miss.row)] for is_kind in KINDS.values()]
+    rate = statistics.mean(each.is_above for each in nameable)
     lines = [
-        "# How far a job of a new source may be off",
+        "# How far above its prediction a job of a new source may be",
         "",
         "Made by `python bench/job_width.py`; [docs/accuracy.md](../../docs/accuracy.md#intervals) has the method.",
-        "Every row is scored with a width that its source had no part in. *By source* weighs every source the same.",
+        "Every row is judged around its first score, by a width that its source had no part in. *By source* weighs",
+        "every source the same. *Chance* is the standard error of the rate, if all kinds had one.",
         "",
-        f"| rows {_HEAD[0]}",
-        _HEAD[1],
+        "Each round with the width that the rounds before it tell:",
+        "",
+        *rolling(rows),
+        "",
+        "Each source with the width that all others tell, by kinds of jobs:",
+        "",
+        f"| kind | chance | {_HEAD}",
+        "|---|" + "--:|" * 8,
     ]
-    for name, chosen in (
-        ("expandable segments", [each for each in held if each.miss.row.recipe.expandable_segments]),
-        ("default allocator", [each for each in held if not each.miss.row.recipe.expandable_segments]),
-        ("something unknown", [each for each in held if each.miss.row.recipe.unknowns]),
-        ("all is known", [each for each in held if not each.miss.row.recipe.unknowns]),
-        ("in view", [each for each in held if not each.miss.is_unseen]),
-        ("not in view at first", unseen),
-        ("all", held),
-    ):
-        lines.append(_line(name, chosen))
-    lines += ["", f"| source {_HEAD[0]}", _HEAD[1]]
     lines += [
-        _line(source, [each for each in held if each.miss.row.source == source])
-        for source in by_source(each.miss for each in held)
+        f"| {name} | {by_chance(own, rate, share):.1%} {_cells(own)}" for name, own in zip(KINDS, kinds, strict=True)
     ]
-    lines += ["", *_prices(rows)]
     lines += [
         "",
-        f"Standard deviation: {spread(rows):.3f}, half-width: {width(rows):.1%}. The rows of a source share "
-        f"{shared(list(by_source(rows).values())):.0%} of the variance.",
+        f"Beyond chance, the rates of the kinds have a standard deviation of {apart(kinds, share):.1%}.",
+        "",
+        f"| group | {_HEAD}",
+        "|---|" + "--:|" * 7,
+    ]
+    for name, is_member in _GROUPS.items():
+        lines.append(f"| {name} {_cells([each for each in nameable if is_member(each.miss.row)])}")
+    lines.append(f"| tensor, pipeline, context parallelism {_cells([e for e in held if not e.miss.is_nameable])}")
+    lines += [f"| all {_cells(held)}", "", *_prices(rows), "", f"| source | {_HEAD}", "|---|" + "--:|" * 7]
+    for source in by_source(rows):
+        lines.append(f"| {source} {_cells([each for each in held if each.miss.row.source == source])}")
+    above = 100 * statistics.mean(each.is_above for each in held)
+    below = 100 * statistics.mean(each.is_below for each in held)
+    lines += [
+        "",
+        f"Half-width upwards: {width(rows):.1%}. Rows of a source share {share:.0%} of being above, so that "
+        f"{len(nameable)} rows tell as much as {independent([each.miss for each in nameable], share):.0f}.",
         "",
         f"sources={len(by_source(rows))} rows={len(rows)} "
-        f"unseen_above={100 * sum(each.is_above for each in unseen) / len(unseen):.2f} "
-        f"unseen_above_by_source={100 * rate_above(unseen):.2f} "
-        f"unseen_width={statistics.median(each.interval.width for each in unseen):.3f}",
+        f"above={above:.2f} above_by_source={100 * rate_above(held):.2f} below={below:.2f} "
+        f"width={_median_width(held):.3f}",
     ]
     return lines
 

@@ -18,7 +18,7 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings

@@ -65,7 +65,7 @@ FLEET = Page(
         ),
         Panel(
             "HBM of all training GPUs",
-            "Capacity of the GPUs of all train runs, memory allocated from the driver, and memory in use at the peak.",
+            "Capacity of the GPUs of all attempts, memory allocated from the driver, and memory in use at the peak.",
             "bytes",
             (
                 (f"sum(memtune_hbm_total_bytes{_OF_NAMESPACE})", "capacity"),

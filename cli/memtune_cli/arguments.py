@@ -1,4 +1,4 @@
-"""The argument parser of all subcommands."""
+"""The argument parser of all subcommands, with the options of each."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from memtune.api import Job, reasons
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Blocker, Deletion, JobEvent, Observed
 from memtune.memory.measured_overhead import JobOverhead
 from memtune.wire.run import Run, TraceRun
@@ -75,7 +75,7 @@ class Backend(Protocol):
         """Cache the memory that the job measured outside the allocator, for later jobs on the same GPU; return whether
         to retry on a later reconcile."""
 
-    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[ProbeStatus], now: float) -> bool:
         """Cache what the job's probes measured, for later jobs with the same subject; return whether to retry on a
         later reconcile."""
 

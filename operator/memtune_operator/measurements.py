@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from memtune.api import Job
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Observed, only_product
 from memtune.controller.stored_measurements import read_probes, to_json
 from memtune.memory.measured_overhead import JobOverhead, MeasuredOverhead, read_measured_overhead
@@ -78,7 +78,7 @@ def probes_subject(job: Job, image: str, product: str) -> Subject:
     return {**overhead_subject(job, image, product), "probesOf": short_hash(asked, _KEY_CHARACTERS)}
 
 
-def cached_probes(kept: Manifest | None, of: Subject) -> tuple[RunStatus, ...]:
+def cached_probes(kept: Manifest | None, of: Subject) -> tuple[ProbeStatus, ...]:
     """The cached probes of the newest job of a subject; none if the entry is invalid."""
     found = entry(kept, _key(of))
     if not found:
@@ -90,7 +90,7 @@ def cached_probes(kept: Manifest | None, of: Subject) -> tuple[RunStatus, ...]:
         return ()
 
 
-def with_probes(kept: Manifest | None, namespace: str, of: Subject, probes: Sequence[RunStatus], at: int) -> Manifest:
+def with_probes(kept: Manifest | None, namespace: str, of: Subject, probes: Sequence[ProbeStatus], at: int) -> Manifest:
     """The ConfigMap with the probes of the newest job in place of the older ones, about 300 bytes each."""
     shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
     entries = [to_json(probe) for probe in probes]

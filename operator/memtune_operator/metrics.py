@@ -209,7 +209,7 @@ def _newest_peak(runs: Iterable[RunStatus]) -> _Samples:
 
 _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ...] = (
     ("memtune_job_oom_retries", "Relaunches of the job after running out of memory.", (), _oom_retries),
-    ("memtune_job_continues", "1 if the newest train run resumed from a checkpoint, else 0.", (), _continues),
+    ("memtune_job_continues", "1 if the newest attempt resumed from a checkpoint, else 0.", (), _continues),
     ("memtune_probe_budget_used_ratio", "Used share of the job's GPU-seconds for probes.", (), _budget_used),
     (
         "memtune_probe_budget_spent",

@@ -9,7 +9,7 @@ from typing import TypeVar
 from memtune.planning.cost import read_prices
 from memtune_operator.pods.gangs import Gang
 from memtune_operator.pods.pod_security import RESTRICTED
-from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.security_policy import Policy
 
 PREFIX = "MEMTUNE_OPERATOR_"
 RUNNER_IMAGE = PREFIX + "RUNNER_IMAGE"

@@ -33,7 +33,7 @@ def main(words: "Sequence[str]") -> int:
 
         return emulate(words[1:])
     if list(words[:2]) == ["prepare-emulation", "--"]:
-        from memtune_runner.emulated.job import prepare
+        from memtune_runner.emulated.job_rank import prepare
 
         return prepare(words[2:])
     if list(words[:1]) == ["emulated"]:

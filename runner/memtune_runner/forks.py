@@ -1,9 +1,9 @@
 """Forks the runs of several plans from one Python on the emulated GPU that has imported the script's first libraries.
 
 It is started as a rank is, and does what a rank does up to its script. Then it imports what the script imports first
-and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. Those of plans
-with DeepSpeed come from a fork that has imported what DeepSpeed needs, too. A rank whose environment is not the one in
-which the libraries were imported becomes a new Python. Nothing is forked if the imports left something behind that
+and serves requests of `memtune emulate JOB.yaml`: for each it forks a launcher, and from that its rank. Those that
+import DeepSpeed come from a fork that has imported what DeepSpeed needs, too. A rank whose environment is not the one
+in which the libraries were imported becomes a new Python. Nothing is forked if the imports left something behind that
 forks would share.
 """
 
@@ -27,11 +27,11 @@ from memtune.wire.frameworks import FRAMEWORKS
 from memtune_runner import worker
 from memtune_runner.command import accelerate_options, first_imports, run_target
 from memtune_runner.command.command import Kind
-from memtune_runner.emulated.process import Emulation, can_compile
+from memtune_runner.emulated.process import EmulatedProcess, can_compile
 from memtune_runner.launch import main as launch
-from memtune_runner.launch import processes
+from memtune_runner.launch import process_trees
 from memtune_runner.launch.workers import Process
-from memtune_runner.rank import copies
+from memtune_runner.rank import imported_copies
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import SettingsError, read_settings
@@ -77,10 +77,11 @@ class Libraries:
         self._directory, self._environment = Path.cwd(), dict(os.environ)
         self._reads: set[str] = set()
         self._changes: dict[str, str | None] = {}
-        self._emulation = Emulation(Rank.read(os.environ).world)
-        self.have_deepspeed = False
+        self._process = EmulatedProcess(Rank.read(os.environ).world)
+        self.have_accelerate = self.have_deepspeed = False
         os.environ.update({**accelerate_options.variables(os.environ), **os.environ})
         self._add(lambda: first_imports.carry_out(Kind(words[0]), words[1]))
+        self.have_accelerate = "accelerate" in sys.modules
 
     def add_deepspeed(self) -> None:
         """Import what DeepSpeed imports as it begins to train."""
@@ -94,13 +95,13 @@ class Libraries:
         imports = ImportWatch()
         imports.when_any_is_imported(lambda module: imported.append(module.__name__))
         if "torch" not in sys.modules:
-            imports.when_imported("torch", self._emulation.torch_imported)
+            imports.when_imported("torch", self._process.torch_imported)
         imports.install()
         gc.disable()  # imports leave no garbage worth looking for, which takes a fifth of their time
         with _without_run(self._reads):
             carry_out()
         imports.remove()
-        copies.find([name for name in imported if name in sys.modules])
+        imported_copies.find([name for name in imported if name in sys.modules])
         self._changes = {
             name: os.environ.get(name)
             for name in {*os.environ, *self._environment}
@@ -110,7 +111,7 @@ class Libraries:
         if self.can_be_shared:
             for name in _OURS:
                 import_module(name)
-        self._emulation.inherit()
+        self._process.inherit()
         gc.collect()
         gc.freeze()  # no fork looks through it, and so none has to copy it
         gc.enable()
@@ -204,7 +205,8 @@ def _serve(connection: socket.socket, libraries: Libraries) -> NoReturn:
         if not message:
             os._exit(0)  # with which all that it has forked end
         request = json.loads(message)
-        is_deepspeeds = _trains_with_deepspeed(request["environment"])
+        # accelerate imports DeepSpeed under each plan, to unwrap models.
+        is_deepspeeds = libraries.have_accelerate or _trains_with_deepspeed(request["environment"])
         if may_add_deepspeed and is_deepspeeds:
             may_add_deepspeed, deepspeed = False, _forked_with_deepspeed(libraries, connection.fileno(), *descriptors)
         if deepspeed and is_deepspeeds:
@@ -244,7 +246,7 @@ def _forked_with_deepspeed(libraries: Libraries, *others: int) -> socket.socket 
 
 def _is_fork(*others: int) -> bool:
     """Fork, and return whether this is the new process, which ends with its parent and closes these descriptors."""
-    prepare = processes.dying_with_parent()
+    prepare = process_trees.dying_with_parent()
     if os.fork():
         return False
     prepare()
@@ -256,7 +258,7 @@ def _is_fork(*others: int) -> bool:
 def _follow(request: Mapping[str, Any], descriptors: Sequence[int], libraries: Libraries) -> NoReturn:
     """Fork a launcher, and tell its process and its exit code."""
     *outputs, telling = descriptors
-    prepare = processes.dying_with_parent()
+    prepare = process_trees.dying_with_parent()
     if (child := os.fork()) == 0:
         prepare()
         os.close(telling)
@@ -288,7 +290,7 @@ class ForkedRank:
         self.stdout: IO[bytes] | None = None
         self.stderr: IO[bytes] | None = None
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        prepare = processes.dying_with_parent()
+        prepare = process_trees.dying_with_parent()
         self.pid = os.fork()
         if self.pid == 0:
             self._ours.close()

@@ -13,7 +13,7 @@ from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
-from memtune_runner.rank import allocator_settings, failures, ranks, stacks
+from memtune_runner.rank import allocator_settings, failure_causes, ranks, stacks
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.preflight import check_worker
 from memtune_runner.rank.ranks import Rank
@@ -60,7 +60,7 @@ def main(words: Sequence[str], ready: Callable[[], None] = lambda: None) -> int:
     except BadInputError as error:
         return _report_error(error, error.ending)
     except BaseException as error:
-        exit_code = failures.of_exception(error).exit_code
+        exit_code = failure_causes.of_exception(error).exit_code
         run_target.show_error(error, __file__)
         return exit_code
     return 0

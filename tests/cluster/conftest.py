@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,9 +27,9 @@ import turns
 from failure_reports import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from helm_release import Release
 from kubernetes import client, config
+from leftovers import Leftovers
 from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
-from traces import Traces
 from turns import pytest_runtest_protocol  # noqa: F401  # a hook, found by its name
 
 from dev.cluster import binaries
@@ -166,14 +166,14 @@ def _running(config: pytest.Config, *options: str) -> Iterator[str]:
         yield _devcluster("kubeconfig")
         return
     _devcluster("down")  # what a run that was killed has left is no trace of this one
-    traces = Traces()
+    leftovers = Leftovers()
     _start_for_this_run(*options)
     yield _devcluster("kubeconfig")
     _devcluster("down")
     with suppress(AssertionError):
         # The kernel and init take a moment for what was killed.
-        eventually(lambda: not traces.left(), "the traces to go", 10)
-    assert traces.left() == []
+        eventually(lambda: not leftovers.left(), "the leftovers to go", 10)
+    assert leftovers.left() == []
 
 
 @pytest.fixture(scope="session")

@@ -8,17 +8,21 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import deepspeed_libraries
 import pytest
 from emulated_runs import example, memtune
 
-_SCRIPT = Path(__file__).parent / "scripts" / "disk_offload.py"
+_SCRIPTS = Path(__file__).parent / "scripts"
+_LIBRARIES = Path(__file__).parents[1] / "support" / "programs" / "disk_libraries.py"
 _PLAN = "bf16-z3-none-mb8x1-onvme-sdpa"
 _MODEL = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 2048, "vocab_size": 16384,
 }  # fmt: skip
+_TRAINING = {"globalBatchSize": 8, "sequenceLength": 256, "optimizer": "adamw", "attention": "sdpa"}
+_SPACE = {"backends": ["deepspeed"], "zeroStages": [3], "offload": ["nvme"]}
 _EMBEDDING, _MLP, _ATTENTION = 16384 * 512, 3 * 512 * 2048, 4 * 512 * 512
 
 
@@ -46,6 +50,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     pytest.skip(f"neither {tmp_path} nor {build} takes direct writes")
 
 
+def command_of(directory: Path, script: str, *arguments: str) -> dict[str, Any]:
+    """The template of a pod that runs a script. Beside others of its directory, libraries would import them."""
+    for path in (_SCRIPTS / script, _LIBRARIES):
+        shutil.copy(path, directory)
+    command = ["torchrun", str(directory / script), *arguments]
+    return {"spec": {"containers": [{"name": "trainer", "image": "own:1", "command": command}]}}
+
+
 def _takes_direct_writes(directory: Path) -> bool:
     try:
         os.close(os.open(directory / "direct", os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
@@ -56,15 +68,12 @@ def _takes_direct_writes(directory: Path) -> bool:
 
 @pytest.mark.usefixtures("libraries")
 def test_weights_and_states_go_to_files_and_memory_is_what_is_predicted(tmp_path: Path, disk: Path) -> None:
-    script = tmp_path / "train.py"  # beside others of its directory, libraries would import them
-    shutil.copy(_SCRIPT, script)
-    container = {"name": "trainer", "image": "own:1", "command": ["torchrun", str(script)]}
     job = example(
         tmp_path, "hf-trainer", {"nvmePath": str(disk)},
         model={"hfConfig": _MODEL},
-        training={"globalBatchSize": 8, "sequenceLength": 256, "optimizer": "adamw", "attention": "sdpa"},
-        template={"spec": {"containers": [container]}},
-        tuning={"space": {"backends": ["deepspeed"], "zeroStages": [3], "offload": ["nvme"]}},
+        training=_TRAINING,
+        template=command_of(tmp_path, "disk_offload.py"),
+        tuning={"space": _SPACE},
     )  # fmt: skip
     done = memtune("emulate", str(job), "--plan", _PLAN, "--format", "json")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -78,3 +87,25 @@ def test_weights_and_states_go_to_files_and_memory_is_what_is_predicted(tmp_path
     large = 2 * _EMBEDDING + 4 * _MLP
     assert sum(file.stat().st_size for file in weights) == 2 * large
     assert sum(file.stat().st_size for file in states) == 16 * (large + 4 * _ATTENTION)
+
+
+@pytest.mark.usefixtures("libraries")
+def test_after_an_out_of_memory_a_smaller_plan_resumes_from_the_files_of_a_checkpoint(
+    tmp_path: Path, disk: Path
+) -> None:
+    resources = {"nvmePath": str(disk), "gpuMemory": "3Gi", "shrink": {"afterStep": 3, "by": "48%"}}
+    job = example(
+        tmp_path, "quickstart", resources,
+        model={"hfConfig": _MODEL},
+        training=_TRAINING,
+        integration="sdk",
+        template=command_of(tmp_path, "disk_recovery.py", "--steps", "6", "--save-every", "2"),
+        tuning={"mode": "Fixed", "plan": _PLAN, "space": _SPACE},
+    )  # fmt: skip
+    done = memtune("run", str(job), "--state", str(tmp_path / "state"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    status = json.loads((tmp_path / "state" / "job.json").read_text())["status"]
+    first, second = status["attempts"]
+    assert (first["verdict"], second["verdict"]) == ("device-oom", "succeeded")
+    assert "-onvme-" in second["plan"] != first["plan"] == _PLAN
+    assert second["resumedSamples"] == first["checkpointSamples"] == 16

@@ -314,6 +314,12 @@ def test_large_host_tensors_are_not_copied_and_read_as_made_up(tmp_path: Path) -
     assert [each["value"] for each in result["measured"]["values"]] == ["made up"]
 
 
+def test_operators_that_run_again_give_what_the_cpu_computes() -> None:
+    code, result = emulate(_SCRIPTS / "repeated.py")
+    assert code == 0, result["printed"][-2000:]
+    assert {each["value"] for each in result["measured"]["values"]} == {"true"}
+
+
 def test_copies_of_storages_and_saves_leave_numbers_as_they_are() -> None:
     code, result = emulate(_SCRIPTS / "storages.py")
     assert code == 0, result["printed"][-2000:]
@@ -338,6 +344,15 @@ def test_convolutions_of_uncomputed_tensors_are_not_computed(tmp_path: Path) -> 
     assert code == 0, result["printed"][-2000:]
     assert "read 1.0\n" in result["printed"]  # a CPU takes seconds for each in half precision
     assert result["measured"]["values"][0]["value"] == "made up"
+
+
+def test_rows_chosen_by_integers_take_no_size_from_values() -> None:
+    code, result = emulate(_SCRIPTS / "lookups.py")
+    assert code == 0, result["printed"][-2000:]
+    lines = (_SCRIPTS / "lookups.py").read_text().splitlines()
+    assert not any(each["sizes"] for each in result["measured"]["values"])
+    for each in result["measured"]["values"]:
+        assert lines[each["line"] - 1].endswith(f"# {each['value']}"), each
 
 
 def test_a_backward_pass_finds_the_places_of_a_mask_and_is_followed_to_the_host() -> None:
@@ -423,6 +438,37 @@ def test_batch_norm_of_cudnn_takes_its_output_and_two_statistics() -> None:
     assert code == 0, result["printed"][-2000:]
     assert int(result["printed"].splitlines()[-1]) == 4 * 8 * 32 * 64 * 64 + 2 * 512
     assert result["measured"]["stubs"] == []
+
+
+def test_norms_of_rows_keep_their_input_as_it_is() -> None:
+    code, result = emulate(_SCRIPTS / "layer_norms.py")
+    assert code == 0, result["printed"][-2000:]
+    kept = dict(zip(("rms", "rms autocast", "layer", "layer autocast"), _last_words(result["printed"]), strict=True))
+    # Beside the input an output of 2 bytes and the statistics; autocast adds a copy of the input in fp32, and the
+    # output is in fp32, too.
+    elements, rows = 4096 * 1024, 4096
+    assert kept == {
+        "rms": 2 * elements + 4 * rows,
+        "rms autocast": (4 + 4) * elements + 4 * rows,
+        "layer": 2 * elements + 2 * 4 * rows,
+        "layer autocast": (4 + 4) * elements + 2 * 4 * rows,
+    }
+
+
+def _last_words(printed: str) -> list[int]:
+    return [int(line.split()[-1]) for line in printed.splitlines() if line.startswith(("RMSNorm", "LayerNorm"))]
+
+
+def test_a_synchronized_batch_norm_takes_no_size_from_values(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nimport torch.distributed as dist\ndist.init_process_group('nccl')\n"
+        "norm = torch.nn.SyncBatchNorm(8).cuda()\n"
+        "for _ in range(2):\n    norm(torch.randn(4, 8, 16, 16, device='cuda')).sum().backward()\n"
+    )
+    code, result = emulate(script, "--ranks", "4")
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["values"] == []
 
 
 def test_calls_to_nvidias_other_libraries_are_named_and_take_memory() -> None:

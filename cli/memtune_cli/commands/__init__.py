@@ -1,1 +1,1 @@
-"""The subcommands, one module each."""
+"""The subcommands, one module each. `memtune_cli.arguments` defines their options."""

@@ -14,7 +14,7 @@ from memtune.units import Unit, unit_of
 from memtune_cli.errors import InputError
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
-from memtune_cli.views.plan_view import title_of_several
+from memtune_cli.views.plan_sections import title_of_several
 from memtune_cli.views.render import Column, seconds, table, wrapped
 from memtune_cli.views.screen import Screen, stdout_screen
 

@@ -13,7 +13,7 @@ from memtune_cli.input.job_file import read_case
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.kv_cache import cache_document, cache_of, generating
-from memtune_cli.views.plan_view import detail_lines, host_lines, title, verdict
+from memtune_cli.views.plan_sections import detail_lines, host_lines, title, verdict
 from memtune_cli.views.render import Column, between_bytes, table
 from memtune_cli.views.screen import Screen, stdout_screen
 

@@ -31,7 +31,7 @@ from memtune_operator.api_errors import ApiError
 from memtune_operator.local.runs import LocalRun
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.pod_reader import index_of, observe, run_of
-from memtune_operator.pods.wrapping import TemplateError, wrapped_index
+from memtune_operator.pods.wrapped_container import TemplateError, wrapped_index
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 _READ_SECONDS = 120.0

@@ -16,7 +16,7 @@ from memtune_cli.input.job_file import read_cases
 from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.kv_cache import cache_document, cache_of, generating
-from memtune_cli.views.plan_view import detail_lines, title
+from memtune_cli.views.plan_sections import detail_lines, title
 from memtune_cli.views.render import Column, between, between_bytes, likely, seconds, table, wrapped
 from memtune_cli.views.screen import Screen, stdout_screen
 

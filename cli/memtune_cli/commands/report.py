@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _series(url: str, view: JobView, now: float) -> list[Series]:
-    """The memory of the train runs over time, from Prometheus."""
+    """The memory of the attempts over time, from Prometheus."""
     begins = [begin for run in view.status.attempts if (begin := to_seconds(run.started_at))]
     if not begins:
         return []

@@ -16,7 +16,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
-from memtune.api.status import RunStatus, to_seconds
+from memtune.api.status import ProbeStatus, to_seconds
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.records import has_ended
 from memtune.controller.trials import search_state
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _search_state(view: JobView) -> SearchState:
     if view.job is None:
         raise InputError(f"the spec of {view.title} cannot be read; memtune status says why")
-    # Train runs do not tell which probes fit: their GPUs may have lost memory since.
+    # Attempts do not tell which probes fit: their GPUs may have lost memory since.
     status = view.status.model_copy(update={"attempts": ()})
     try:
         knowledge = knowledge_of(view.job, status, None, is_traced_elsewhere=True)
@@ -166,7 +166,7 @@ def _trials(view: JobView, state: SearchState) -> list[FrozenTrial]:
     return trials
 
 
-def _attributes(view: JobView, probe: RunStatus) -> dict[str, Any]:
+def _attributes(view: JobView, probe: ProbeStatus) -> dict[str, Any]:
     """User attributes of a trial: the values for which Optuna has no field."""
     is_on_cluster = view.job is not None and not view.state and not probe.measured_by
     pods = view.job.spec.resources.pods if view.job and is_on_cluster else 0

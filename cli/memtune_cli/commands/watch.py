@@ -24,7 +24,7 @@ from memtune_cli.views.ranks import Ranks, Reading, readings
 from memtune_cli.views.status_diff import status_changes
 from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.pods.pod_reader import run_of
-from memtune_operator.pods.wrapping import METRICS_PORT
+from memtune_operator.pods.wrapped_container import METRICS_PORT
 
 _RECONNECT_SECONDS = 2.0
 _REDRAW_SECONDS = 1.0

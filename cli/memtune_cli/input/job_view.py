@@ -307,13 +307,13 @@ class JobView:
         return f"in {path}; {'no report names a checkpoint' if has_told else 'none is known of until a run ends'}"
 
     def ended_early(self, run: RunStatus) -> bool:
-        """Whether a run is the last finished train run and left samples untrained."""
+        """Whether a run is the last finished attempt and left samples untrained."""
         is_newest = run in [attempt for attempt in self.status.attempts if has_ended(attempt)][-1:]
         return is_newest and 0 < self.status.trained_samples < self.status.total_samples
 
     @property
     def samples(self) -> str:
-        """The progress of the last finished train run, in words."""
+        """The progress of the last finished attempt, in words."""
         words = samples(self.status).removesuffix(" samples")
         ended = [attempt.number for attempt in self.status.attempts if has_ended(attempt)]
         return f"{words} when attempt {ended[-1]} ended" if words and ended else words

@@ -27,7 +27,7 @@ class Series(NamedTuple):
 
 
 def device_memory(url: str, namespace: str, job: str, begin: float, end: float) -> list[Series]:
-    """The memory in use on the fullest GPU of each train run."""
+    """The memory in use on the fullest GPU of each attempt."""
     labels = f"{{mtj_namespace={json.dumps(namespace)}, mtj={json.dumps(job)}}}"
     reserved = f"memtune_hbm_reserved_bytes{labels}"
     # On a shared GPU, the memory outside the allocator cannot be attributed.

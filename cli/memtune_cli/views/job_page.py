@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from memtune.api.status import AttemptStatus, RunStatus, to_seconds
 from memtune.controller.messages import replaced_batch
-from memtune.controller.records import ended_as, stale_probes
+from memtune.controller.records import ended_as
+from memtune.controller.stale_probes import stale_probes
 from memtune.controller.verdict import Verdict
 from memtune.planning.cost import dollars
 from memtune.units import counted, span
@@ -170,7 +171,7 @@ def _outcome_colour(run: RunStatus, view: JobView) -> str:
 
 
 def attempts(screen: Screen, view: JobView, now: float) -> list[str]:
-    """The train runs: why each failed, and what changed for the next."""
+    """The attempts: why each failed, and what changed for the next."""
     if not view.status.attempts:
         return []
     columns = [

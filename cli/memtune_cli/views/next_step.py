@@ -72,7 +72,7 @@ _NEXT: dict[str, str | Callable[[JobView], str]] = {
     "Pending": _pending,
     "Predicting": "the best plans are predicted; no GPU is needed for that",
     "Probing": _probing,
-    "Launching": "the train run starts on the chosen plan",
+    "Launching": "the training starts on the chosen plan",
     "Running": _running,
     "Recovering": "the next attempt starts once the last one has given its GPUs back and its pause is over",
     "Suspended": "nothing until spec.suspend is false again; measurements are kept",

@@ -199,8 +199,8 @@ def _probed(view: JobView, plans: Sequence[KnownPlan], across: svg.Scale, up: sv
 
 
 def memory(view: JobView, series: Sequence[Series], now: float) -> str:
-    """Memory over time: Prometheus series of the train runs, and each run's peak from start to end."""
-    halves = (("probes", view.status.probes, ()), ("train runs", view.status.attempts, series))
+    """Memory over time: Prometheus series of the attempts, and each run's peak from start to end."""
+    halves = (("probes", view.status.probes, ()), ("attempts", view.status.attempts, series))
     frames = (Frame(76, 40, _WIDTH / 2 - 14, 270), Frame(_WIDTH / 2 + 50, 40, _WIDTH - 20, 270))
     parts: list[str] = []
     for (title, records, lines), frame in zip(halves, frames, strict=True):

@@ -37,7 +37,7 @@ def html_page(
         _section("Memory over time", _over_time(view, series, now)),
         _section("What a million tokens cost", _costs_of_tokens(view)),
         _section("What it took, and what it would have taken without", _costs(costs)),
-        _section("Train runs", _attempts(view, now)),
+        _section("Attempts", _attempts(view, now)),
     )
     title = escape(view.title)
     return "\n".join(
@@ -220,11 +220,11 @@ def _over_time(view: JobView, series: Sequence[Series], now: float) -> str:
     if not picture:
         return ""
     source = (
-        "The lines are the fullest GPU of each train run, from Prometheus; areas are the peaks of the runs' reports."
+        "The lines are the fullest GPU of each attempt, from Prometheus; areas are the peaks of the runs' reports."
         if series
         else "Each area is the peak that a run reported, from its start to its end; the dashes are its prediction."
     )
-    return f"<p>{source} Probes and train runs have times of their own.</p>{picture}"
+    return f"<p>{source} Probes and attempts have times of their own.</p>{picture}"
 
 
 def _costs_of_tokens(view: JobView) -> str:

@@ -52,7 +52,7 @@ def status_changes(before: JobView | None, after: JobView) -> list[str]:
     if after.status.phase == "Succeeded":
         new = [run for run in new if not (isinstance(run, AttemptStatus) and ended_as(run, Verdict.SUCCEEDED))]
     endings = [ended(run) for run in new]
-    # A job's message often repeats the outcome of its run, and the success of a train run is the job's.
+    # A job's message often repeats the outcome of its run, and the success of an attempt is the job's.
     said = saying(before, after)
     endings = [line for line in endings if not any(line in sentence for sentence in said)]
     return endings + saying(before, after, warned=endings)

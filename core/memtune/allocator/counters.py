@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def fragmentation(active_bytes: float, reserved_bytes: float) -> float:
+    """The share of the reserved bytes that is not in use: 1 - active / reserved (GMLake, arXiv 2401.08156)."""
+    return 1 - active_bytes / reserved_bytes if reserved_bytes else 0.0
+
+
 @dataclass(frozen=True)
 class Stats:
     """The counters at one moment, and their peaks since the start or the last reset_peak."""
@@ -25,10 +30,8 @@ class Stats:
 
     @property
     def fragmentation(self) -> float:
-        """1 - peak active / peak reserved (GMLake, arXiv 2401.08156)."""
-        if self.peak_reserved_bytes == 0:
-            return 0.0
-        return 1 - self.peak_active_bytes / self.peak_reserved_bytes
+        """The fragmentation at the peak."""
+        return fragmentation(self.peak_active_bytes, self.peak_reserved_bytes)
 
 
 class Counters:

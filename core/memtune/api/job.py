@@ -103,7 +103,7 @@ class JobSpec(SpecBlock):
     )
     runner: Runner = Field(default=left_out(Runner), description="How the runner gets into the user's image.")
     tuning: Tuning = Field(default=left_out(Tuning), description="How the plan is found, and what finding it may cost.")
-    retry: Retry = Field(default=left_out(Retry), description="Recovery after a failed train run.")
+    retry: Retry = Field(default=left_out(Retry), description="Recovery after a failed attempt.")
     checkpoint: Checkpoint | None = Field(
         default=None, description="Where checkpoints are; a run that died cannot resume if left out."
     )

@@ -187,7 +187,7 @@ class StepStatus(StatusBlock):
 
 
 class RunStatus(RecordStatus):
-    """One run, recorded before its first pod is created."""
+    """One run of a plan, recorded before its first pod is created: a probe or an attempt."""
 
     plan: PlanName = Field(description="Short form of the plan that the run executes.")
     emulated: Flag = Field(
@@ -238,7 +238,11 @@ class RunStatus(RecordStatus):
         return True
 
 
-class EmulationStatus(RunStatus):
+class ProbeStatus(RunStatus):
+    """One probe: a few steps that measure a plan, recorded before its first pod is created."""
+
+
+class EmulationStatus(ProbeStatus):
     """One emulated probe: a few steps of a plan on an emulated GPU, in one pod without a GPU."""
 
     recorded_at: Time | None = Field(
@@ -260,7 +264,7 @@ class EmulationStatus(RunStatus):
 
 
 class AttemptStatus(RunStatus):
-    """One train run in the sequence of relaunches."""
+    """One attempt: a run of the training itself."""
 
     rung: Name = Field(default="", description="Step of the downgrade ladder that led here; empty if none was taken.")
     resumed_samples: Natural = Field(
@@ -342,7 +346,7 @@ class Status(StatusBlock):
     emulations: Annotated[tuple[EmulationStatus, ...], Field(max_length=MAX_EMULATIONS)] = Field(
         default=(), description="Every emulated probe, in the order in which they were recorded."
     )
-    probes: Annotated[tuple[RunStatus, ...], Field(max_length=MAX_PROBES)] = Field(
+    probes: Annotated[tuple[ProbeStatus, ...], Field(max_length=MAX_PROBES)] = Field(
         default=(),
         description="Every probe run, in the order in which they were recorded; those of earlier jobs come first.",
     )
@@ -350,7 +354,7 @@ class Status(StatusBlock):
         default=(), description="Measurements of some steps of each probe."
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
-        default=(), description="The newest train runs, in the order in which they were recorded."
+        default=(), description="The newest attempts, in the order in which they were recorded."
     )
     probing_ended: ProbingEnd = Field(
         default="",
@@ -362,7 +366,7 @@ class Status(StatusBlock):
     disruptions: Natural = Field(default=0, description="Relaunches after preemption, eviction or loss of a node.")
     trained_samples: Natural = Field(
         default=0,
-        description="Samples trained at the end of the newest ended train run, with those it resumed from; "
+        description="Samples trained at the end of the newest ended attempt, with those it resumed from; "
         "0 if they could not be counted.",
     )
     total_samples: Natural = Field(
@@ -377,7 +381,7 @@ class Status(StatusBlock):
     message: JobMessage = Field(default="", description="Current activity of the job, in one sentence.")
 
     @property
-    def own_probes(self) -> tuple[RunStatus, ...]:
+    def own_probes(self) -> tuple[ProbeStatus, ...]:
         """The probes that this job ran itself."""
         return tuple(probe for probe in self.probes if not probe.measured_by)
 

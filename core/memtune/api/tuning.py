@@ -30,6 +30,7 @@ Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
 Objective = Literal["throughput", "memory", "cost"]
 Sampler = Literal["MemTune", "TPE", "GP", "Random"]
+# Not Off, here and in `mode`: YAML reads an unquoted `Off` as false.
 Emulation = Literal["Auto", "Only", "Never"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
 # The status keeps every probe, and must stay under 128 KiB.
@@ -182,7 +183,7 @@ class Tuning(SpecBlock):
 
 
 class Retry(SpecBlock):
-    """Retries after a failed train run."""
+    """Retries after a failed attempt."""
 
     max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(
         default=4, description="Most relaunches after an out-of-memory, each on a plan that takes less."

@@ -1,4 +1,4 @@
-"""Conditions Stalled and Queued: why a job waits, in the refusing component's words. Waiting costs no retry."""
+"""Conditions Stalled and Queued: why a job waits, in the refusing component's words. Waiting counts as no retry."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _avoiding(context: Context, record: RunStatus) -> str:
     """For an unschedulable message: the nodes that the run avoids."""
     avoided = avoided_nodes(context, record)
     verb = "is" if len(avoided) == 1 else "are"
-    return f" ({', '.join(avoided)} {verb} avoided, which took two train runs down)" if avoided else ""
+    return f" ({', '.join(avoided)} {verb} avoided, which took two attempts down)" if avoided else ""
 
 
 def _with_condition(context: Context, kind: ConditionType, found: Blocker | None) -> Context:

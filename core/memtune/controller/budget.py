@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.api.workload import to_space
 from memtune.controller.context import Context
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.controller.records import OUT_OF_MEMORY, current_probes, ended_as, has_ended, plan_of
+from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, plan_of
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
@@ -75,17 +75,17 @@ def running_seconds(context: Context) -> int:
     return sum(_taken(context, probe) for probe in context.status.probes if not has_ended(probe))
 
 
-def _taken(context: Context, probe: RunStatus) -> int:
+def _taken(context: Context, probe: ProbeStatus) -> int:
     run = RunObservation(context.pods(probe))
     return gpu_seconds(run, context.job.spec.resources.gpus_per_pod, context.now)
 
 
-def running(context: Context) -> list[RunStatus]:
+def running(context: Context) -> list[ProbeStatus]:
     """The probes that hold GPUs, also those with one pod that waits for the others."""
     return [probe for probe in context.status.probes if not has_ended(probe) and _gpus(context, probe)]
 
 
-def _gpus(context: Context, probe: RunStatus) -> int:
+def _gpus(context: Context, probe: ProbeStatus) -> int:
     """The number of GPUs that a probe's wrapped containers hold."""
     held = [
         pod for pod in context.pods(probe) if pod.started_at_seconds is not None and pod.finished_at_seconds is None
@@ -116,7 +116,7 @@ def expected_gpu_seconds(context: Context, plan: Plan, prediction: Prediction) -
     return probe_gpu_seconds(context.job, context.status.probes, plan, prediction.step_seconds.expected)
 
 
-def probe_gpu_seconds(job: Job, probes: Sequence[RunStatus], plan: Plan, step_seconds: float) -> float:
+def probe_gpu_seconds(job: Job, probes: Sequence[ProbeStatus], plan: Plan, step_seconds: float) -> float:
     """GPU-seconds of one more probe: as measured by earlier probes, else from its predicted step time."""
     world = job.spec.resources.world
     if known := _measured_gpu_seconds(probes):
@@ -127,7 +127,7 @@ def probe_gpu_seconds(job: Job, probes: Sequence[RunStatus], plan: Plan, step_se
     return (STARTUP_SECONDS + steps + ENDING_SECONDS) * world
 
 
-def _measured_gpu_seconds(probes: Sequence[RunStatus]) -> int:
+def _measured_gpu_seconds(probes: Sequence[ProbeStatus]) -> int:
     """The most GPU-seconds that a probe took. Hung probes are ignored: they predict nothing."""
     return max((probe.gpu_seconds for probe in probes if ended_as(probe, *_TIMED)), default=0)
 
@@ -150,7 +150,7 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
 def _inherited(context: Context, plan: Plan) -> int:
     """GPU seconds of earlier jobs on the same question; 0 for a plan of theirs, which may be probed once more."""
     space = to_space(context.job)
-    probes = current_probes(context.status.probes)
+    probes = context.current_probes
     earlier = [each for each in probes if each.measured_by and space.allows(plan_of(each))]
     is_repeated = any(probe.plan == str(plan) for probe in earlier)
     return 0 if is_repeated else sum(probe.gpu_seconds for probe in earlier)

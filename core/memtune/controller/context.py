@@ -13,14 +13,16 @@ from memtune.api.job import Job
 from memtune.api.status import (
     Condition,
     ConditionType,
+    ProbeStatus,
     RecordStatus,
-    RunStatus,
     Status,
     job_message,
     to_seconds,
     to_text,
 )
 from memtune.controller.observation import Blocker, Observed, PodObservation, RunObservation
+from memtune.controller.records import has_earlier_probes
+from memtune.controller.stale_probes import current_probes
 from memtune.memory.measured_overhead import JobOverhead
 from memtune.planning.next_probe import Search
 from memtune.wire.run import Run, TraceRun
@@ -67,7 +69,7 @@ class Decision:
     delete_job: bool = False
     trace: str = ""
     measured_overhead: JobOverhead | None = None
-    probes: tuple[RunStatus, ...] = ()
+    probes: tuple[ProbeStatus, ...] = ()
 
 
 # A lost node sends no events, so pods that do not terminate are polled.
@@ -100,6 +102,11 @@ class Context:
         """Why no new run may be recorded now; empty if one may."""
         held = self.stalled or self.queued
         return f"{held.reason}: {held.message}" if held else ""
+
+    @property
+    def current_probes(self) -> tuple[ProbeStatus, ...]:
+        """The probes without stale ones, of which only a job that goes on from earlier jobs' probes can have any."""
+        return current_probes(self.status.probes) if has_earlier_probes(self.status) else self.status.probes
 
     def having(self, **changes: Any) -> Context:
         """Replace values in the status."""

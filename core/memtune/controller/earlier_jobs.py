@@ -10,20 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from memtune.api import reasons
 from memtune.api.job import Job
-from memtune.api.status import RunStatus, sentence
+from memtune.api.status import ProbeStatus, sentence
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.plan_choice import ranked, winner
-from memtune.controller.records import (
-    TRIED,
-    ended_as,
-    has_earlier_probes,
-    has_ended,
-    has_measured,
-    is_plan_of,
-    software,
-    stale_probes,
-)
+from memtune.controller.records import TRIED, ended_as, has_earlier_probes, has_ended, has_measured, is_plan_of
+from memtune.controller.stale_probes import software, stale_probes
 from memtune.controller.verdict import Verdict
 from memtune.memory.calibration import STALE_ERROR
 from memtune.planning.knowledge import PlanKnowledge
@@ -95,35 +87,35 @@ def with_stale_marked(context: Context) -> Context:
     return context.telling("Normal", reasons.PROBES_STALE, text)
 
 
-def _origin(probe: RunStatus, is_stale: bool) -> str:
+def _origin(probe: ProbeStatus, is_stale: bool) -> str:
     """Where the record of an earlier job's probe comes from."""
     return sentence(f"job {probe.measured_by} ran it" + (f" with {software(probe)}: stale" if is_stale else ""))
 
 
-def unconfirmed(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> RunStatus | None:
+def unconfirmed(job: Job, knowledge: PlanKnowledge, probes: Sequence[ProbeStatus]) -> ProbeStatus | None:
     """The earlier job's probe whose plan would be launched now, if this job has not probed that plan itself."""
     found = ranked(job, knowledge, probes)
     best = winner(job, knowledge, found) if found else None
     return best if best and best.measured_by and not _is_probed(best.plan, probes) else None
 
 
-def _taken_over(job: Job, number: int, probe: RunStatus) -> RunStatus:
+def _taken_over(job: Job, number: int, probe: ProbeStatus) -> ProbeStatus:
     name = run_name(job.metadata.name, RunKind.PROBE, number)
     return probe.model_copy(update={"name": name, "number": number, "created": True, "message": _origin(probe, False)})
 
 
-def _is_usable(job: Job, probe: RunStatus) -> bool:
+def _is_usable(job: Job, probe: ProbeStatus) -> bool:
     return bool(probe.measured_by) and has_ended(probe) and has_measured(probe) and is_plan_of(job, probe.plan)
 
 
-def _is_probed(plan: str, probes: Iterable[RunStatus]) -> bool:
+def _is_probed(plan: str, probes: Iterable[ProbeStatus]) -> bool:
     return any(
         probe.plan == plan and not probe.measured_by and (not has_ended(probe) or ended_as(probe, *TRIED))
         for probe in probes
     )
 
 
-def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus], gone: Sequence[RunStatus]) -> dict[int, str]:
+def _outdated_by(own: ProbeStatus, earlier: Sequence[ProbeStatus], gone: Sequence[ProbeStatus]) -> dict[int, str]:
     """The numbers of the probes that one of this job contradicts, and how. If a stale one is, the others still hold."""
     for probe in earlier:
         if probe.plan == own.plan and (why := _other_peak(own, probe)):
@@ -131,7 +123,7 @@ def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus], gone: Sequence[Ru
     return {}
 
 
-def _other_peak(own: RunStatus, probe: RunStatus) -> str:
+def _other_peak(own: ProbeStatus, probe: ProbeStatus) -> str:
     if ended_as(own, Verdict.DEVICE_OOM) and ended_as(probe, Verdict.SUCCEEDED):
         return f"probe {own.number} ran out of memory on a plan that job {probe.measured_by} measured"
     if own.peak_bytes is None or probe.peak_bytes is None or ended_as(probe, Verdict.DEVICE_OOM):

@@ -13,7 +13,7 @@ from memtune.api.status import (
     MAX_EMULATIONS,
     EmulationStatus,
     PlanStatus,
-    RunStatus,
+    ProbeStatus,
     natural,
     sentence,
     to_seconds,
@@ -113,7 +113,7 @@ def is_wanted(context: Context, knowledge: PlanKnowledge, plan: Plan) -> bool:
     )
 
 
-def _is_given_up(records: Sequence[RunStatus]) -> bool:
+def _is_given_up(records: Sequence[ProbeStatus]) -> bool:
     return any(record.verdict is not None and not ended_as(record, *_TOLD) for record in records)
 
 

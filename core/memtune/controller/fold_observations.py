@@ -15,6 +15,7 @@ from memtune.controller import budget, reported_numbers
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.out_of_memory_kind import kind_of_oom
 from memtune.controller.plan_check import has_foreign_report
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
 from memtune.controller.verdict import (
@@ -37,7 +38,7 @@ _NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown")
 
 
 def settle(context: Context) -> Context:
-    """Fold in what was observed of every probe and train run that has not ended."""
+    """Fold in what was observed of every probe and attempt that has not ended."""
     for record in live(context.status):
         context = _settled(context, record)
     if any(pod.node_doubted for run in context.observed.runs.values() for pod in run.pods):
@@ -145,7 +146,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         if isinstance(record, AttemptStatus):
             found["lost_node"] = _lost_node(conclusion, run)
         else:
-            # An attempt's relaunch costs the disruption budget; after a probe another one may follow.
+            # An attempt's relaunch counts against maxDisruptions; after a probe another one may follow.
             context = context.having(disruptions=context.status.disruptions + 1)
     context = _closed(context, record, found)
     if warnings:
@@ -194,7 +195,7 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         if is_new:
             text = f"{run_words(new)}: {replaced_batch(context.status, context.job)}"
             context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
-    # The job reports the success of a train run as its own.
+    # The job reports the success of an attempt as its own.
     is_told = isinstance(new, AttemptStatus) and ended_as(new, Verdict.SUCCEEDED)
     return context if is_told else context.telling(*ended_event(new))
 
@@ -238,7 +239,7 @@ def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
     # A rank that was only asked to stop did not run out of memory.
     reports = [report for report in reported_numbers.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
-    kind = reported_numbers.kind_of_oom(reports[0] if reports else None)
+    kind = kind_of_oom(reports[0] if reports else None)
     phase = reports[0].phase if reports else None
     found = {
         "out_of_memory": kind.value,
@@ -260,7 +261,7 @@ def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
 
 
 def _last_words(context: Context) -> Context:
-    """Read the last report of a stopped train run, which saves a checkpoint and reports after its end."""
+    """Read the last report of a stopped attempt, which saves a checkpoint and reports after its end."""
     for record in context.status.attempts[-1:]:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue

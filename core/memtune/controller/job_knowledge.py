@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from memtune.api.job import Job
-from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunStatus, Status
+from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, ProbeStatus, RunStatus, Status
 from memtune.api.workload import gpu_of, own_part, to_space, to_workload
 from memtune.controller.context import Context
 from memtune.controller.observation import Node
-from memtune.controller.records import ended_as, plan_of, stale_probes
+from memtune.controller.records import ended_as, plan_of
+from memtune.controller.stale_probes import stale_probes
 from memtune.controller.stored_measurements import overhead_of_earlier_jobs
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
@@ -63,7 +64,7 @@ def knowledge_of(
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
 
 
-def _of_probes(probes: Sequence[RunStatus]) -> tuple[Lesson, ...]:
+def _of_probes(probes: Sequence[ProbeStatus]) -> tuple[Lesson, ...]:
     gone = stale_probes(probes)
     return tuple(replace(lesson, stale=probe in gone) for probe in probes if (lesson := lesson_of(probe)))
 
@@ -140,7 +141,7 @@ def lesson_of(record: RunStatus) -> Lesson | None:
         return None
     plan = plan_of(record)
     if ended_as(record, Verdict.DEVICE_OOM):
-        # A train run shrinks its evaluation or save instead of the plan; a probe has nothing else to shrink.
+        # An attempt shrinks its evaluation or save instead of the plan; a probe has nothing else to shrink.
         spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
         return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
     if record.length_covered is False:

@@ -1,4 +1,4 @@
-"""Phase Launching: starts the train run on the chosen plan."""
+"""Phase Launching: starts the attempt on the chosen plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_RUNG = 63
 
 
 def launching(context: Context) -> Context:
-    """Record the first train run once the probes released their GPUs; then wait for its containers."""
+    """Record the first attempt once the probes released their GPUs; then wait for its containers."""
     last = last_attempt(context.status)
     if last is not None:
         return context.saying(f"attempt {last.number} is starting on {last.plan}")
@@ -69,7 +69,7 @@ def others_hold_gpus(context: Context) -> bool:
 def record_attempt(
     context: Context, plan: Plan, reason: str, rung: str = "", host_request_bytes: int = 0, **details: Any
 ) -> Context:
-    """Record one more train run. Its pods are created once the record is written."""
+    """Record one more attempt. Its pods are created once the record is written."""
     number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
     expected_bytes, prediction = _predicted(context, plan)
     record = AttemptStatus(

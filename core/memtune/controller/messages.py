@@ -40,7 +40,7 @@ def run_words(record: RunStatus) -> str:
 
 
 def trains(record: AttemptStatus, shrink: Shrink | None = None, lost: str = "") -> str:
-    """Describes a train run and why it was started; ``lost`` is why it cannot resume from an existing checkpoint."""
+    """Describes an attempt and why it was started; ``lost`` is why it cannot resume from an existing checkpoint."""
     rung = f", by {record.rung}" if record.rung else ""
     loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
     does = "runs emulated" if record.emulated else "trains"
@@ -69,7 +69,7 @@ def inherited(record: RunStatus) -> str:
 
 
 def trained(status: Status) -> str:
-    """How far a successful train run got; called the end only if it is known to be all of the training."""
+    """How far a successful attempt got; called the end only if it is known to be all of the training."""
     done, total = status.trained_samples, status.total_samples
     if not done:
         return "has ended well"
@@ -82,7 +82,7 @@ def trained(status: Status) -> str:
 
 
 def samples(status: Status) -> str:
-    """Trained samples of the newest ended train run, and the total; empty if they could not be counted."""
+    """Trained samples of the newest ended attempt, and the total; empty if they could not be counted."""
     done, total = status.trained_samples, status.total_samples
     # A script may train on a sample several times in one pass, or again after it was resumed.
     of = f" of {total:,}" if done <= total else ""

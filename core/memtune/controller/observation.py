@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.memory.measured_overhead import MeasuredOverhead
 
 
@@ -39,10 +39,11 @@ class PodObservation:
     ``failure_order`` is the place of its failure in the order of the rendezvous store, None if it has none.
     ``mismatch`` names the difference between the plan that its report saw applied and the plan requested. ``present``
     is False for a pod that was created and no longer exists; a pod not created yet is present. ``held_seconds`` is how
-    long a vanished pod had its GPUs; None if nobody watched it. ``node_doubted`` says that its node will soon count as
-    ``node_lost``, unless it answers. ``plan`` is the short form in the pod's annotation of the plan it was made for;
-    empty means the run's. ``last_words`` is its termination message if that is not a report. ``started_at_seconds`` is
-    when the wrapped container started, None if it has not.
+    long a vanished pod had its GPUs; None if nobody watched it. ``node_lost`` says that its node is lost, by what the
+    operator's ``pods/lost_nodes.py`` decides; ``node_doubted`` that it soon will be, unless it answers. ``plan`` is the
+    short form in the pod's annotation of the plan it was made for; empty means the run's. ``last_words`` is its
+    termination message if that is not a report. ``started_at_seconds`` is when the wrapped container started, None if
+    it has not.
     """
 
     index: int
@@ -157,5 +158,5 @@ class Observed:
     seen_going: Mapping[tuple[str, int], float] = field(default_factory=dict)
     trace: str = ""
     measured_overhead: MeasuredOverhead | None = None
-    earlier: tuple[RunStatus, ...] | None = None
+    earlier: tuple[ProbeStatus, ...] | None = None
     gpu_hour_prices: Mapping[str, float] = field(default_factory=dict)

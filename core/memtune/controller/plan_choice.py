@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from memtune.api.fields import to_ratio
 from memtune.api.job import Job
-from memtune.api.status import MAX_FRONT, RunStatus
-from memtune.controller.records import TRIED, current_probes, ended_as
+from memtune.api.status import MAX_FRONT, ProbeStatus
+from memtune.controller.records import TRIED, ended_as
+from memtune.controller.stale_probes import current_probes
 from memtune.controller.trials import may_be_launched, score, trial_of
 from memtune.planning.knowledge import PlanKnowledge
-from memtune.planning.next_probe import target_of
 from memtune.planning.pareto import Point, front
 from memtune.planning.space import BOTH
-from memtune.wire.probe_pruning import NOTHING, Pruned, Target
+from memtune.wire.probe_pruning import Pruned
 
 
-def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
+def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[ProbeStatus]) -> list[ProbeStatus]:
     """The probes to choose from, one for each plan that may be launched. Stale ones are not among them.
 
     For a plan that an earlier job also probed, this job's probe decides whether it may be launched; its rank comes from
@@ -31,19 +31,7 @@ def ranked(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> l
     return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
 
 
-def next_target(job: Job, knowledge: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
-    """The target of the next probe: the best plan that this job has measured itself; before that, only the headroom.
-
-    Without a known GPU, the headroom is unknown.
-    """
-    good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, knowledge, probe)]
-    if not good:
-        return target_of(knowledge) if knowledge.is_gpu_known else NOTHING
-    best = winner(job, knowledge, good)
-    return target_of(knowledge, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
-
-
-def winner(job: Job, knowledge: PlanKnowledge, good: Sequence[RunStatus]) -> RunStatus:
+def winner(job: Job, knowledge: PlanKnowledge, good: Sequence[ProbeStatus]) -> ProbeStatus:
     """The probe with the best objective; with two objectives, the smallest that is fast enough.
 
     A probe that ended early was too slow: it wins only if those that beat it may no longer be launched.
@@ -61,7 +49,7 @@ def winner(job: Job, knowledge: PlanKnowledge, good: Sequence[RunStatus]) -> Run
     )
 
 
-def front_of(job: Job, knowledge: PlanKnowledge, good: Sequence[RunStatus]) -> tuple[int, ...]:
+def front_of(job: Job, knowledge: PlanKnowledge, good: Sequence[ProbeStatus]) -> tuple[int, ...]:
     """The Pareto front of probes, the fastest first; empty with one objective."""
     if job.spec.tuning.objective != BOTH:
         return ()
@@ -71,7 +59,7 @@ def front_of(job: Job, knowledge: PlanKnowledge, good: Sequence[RunStatus]) -> t
     return _spread([by_point[point] for point in reversed(front(list(by_point)))], winner(job, knowledge, good).number)
 
 
-def _point(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> Point:
+def _point(job: Job, knowledge: PlanKnowledge, probe: ProbeStatus) -> Point:
     return trial_of(job, knowledge, probe).point
 
 

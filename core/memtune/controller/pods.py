@@ -10,13 +10,11 @@ from memtune.api.status import AttemptStatus, EmulationStatus, RecordStatus, Run
 from memtune.controller import budget
 from memtune.controller.context import Context, Deletion
 from memtune.controller.host_requests import asked_bytes
-from memtune.controller.job_knowledge import current_knowledge
 from memtune.controller.observation import Observed, PodObservation, RunObservation
 from memtune.controller.plan_check import checked
-from memtune.controller.plan_choice import next_target
+from memtune.controller.probe_target import target_of_run
 from memtune.controller.records import ended_as, has_ended, is_over, lost_twice, to_run
 from memtune.controller.verdict import Verdict
-from memtune.wire.probe_pruning import NOTHING, Target
 from memtune.wire.run import Run, TraceRun
 
 # The number of failed runs whose terminated pods are kept for their logs.
@@ -46,7 +44,7 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
                 record,
                 asked_bytes(context, record),
                 budget.new_probe_seconds(context),
-                _target(context, record),
+                target_of_run(context, record),
             ),
             avoided_nodes=avoided_nodes(context, record),
         )
@@ -55,20 +53,8 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
     )
 
 
-def _target(context: Context, record: RunStatus) -> Target:
-    """The target of a probe; none for an emulated GPU, which costs nothing.
-
-    Pods of one run that are created at different times may get different targets: only the first rank's counts, and it
-    ends no probe that includes a rank without a target.
-    """
-    probes = context.status.probes
-    if record not in probes or record.emulated:
-        return NOTHING
-    return next_target(context.job, current_knowledge(context), probes)
-
-
 def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
-    """Nodes that took two train runs down, for a third one to avoid, unless it has nowhere else to run."""
+    """Nodes that took two attempts down, for a third one to avoid, unless it has nowhere else to run."""
     lost, nodes = lost_twice(context.status), context.observed.nodes
     others = {node.name for node in nodes or ()} - set(lost)
     has_others = nodes is None or len(others) >= context.job.spec.resources.pods
@@ -118,7 +104,7 @@ def _needed_trace(context: Context, read: Status) -> str:
 
 
 def _kept(context: Context) -> frozenset[str]:
-    """The runs whose terminated pods stay: the last two that failed, and the train run that succeeded."""
+    """The runs whose terminated pods stay: the last two that failed, and the attempt that succeeded."""
     if context.job.spec.pod_retention == "None":
         return frozenset()
     ended = [record for record in _records(context.status) if has_ended(record)]

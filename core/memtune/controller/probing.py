@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from memtune import units
 from memtune.api import reasons
-from memtune.api.status import PlanStatus, ProbingEnd, RunStatus, natural
+from memtune.api.status import PlanStatus, ProbeStatus, ProbingEnd, natural
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating
 from memtune.controller.context import Context, holds_gpus
@@ -29,9 +29,7 @@ from memtune.controller.predicting import best_candidate, nothing_fits, with_bud
 from memtune.controller.records import (
     OUT_OF_MEMORY,
     TRIED,
-    confirms,
     counted,
-    current_probes,
     ended_as,
     has_earlier_probes,
     has_ended,
@@ -41,7 +39,7 @@ from memtune.controller.records import (
     plan_of,
     with_probe,
 )
-from memtune.controller.retry_delay import backoff_of
+from memtune.controller.retry_delay import retry_delay
 from memtune.controller.trials import is_of_script, may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
@@ -61,7 +59,7 @@ class _EndOfProbing(NamedTuple):
 
 
 def probing(context: Context) -> Context:
-    """End what costs too much, start what is worth it, and choose when nothing more is."""
+    """End what exceeds the budget, start what is worth it, and choose when nothing more is."""
     context = _with_earlier_jobs(context)
     if budget.is_spent(context):
         context = _out_of_budget(context)
@@ -77,7 +75,8 @@ def probing(context: Context) -> Context:
     if is_emulating(context.status):
         return _watched(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
-    is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
+    earlier = {probe.plan for probe in context.current_probes if probe.measured_by}
+    is_confirming = any(probe.plan in earlier for probe in running)
     if running and (is_confirming or _busy(context) >= context.job.spec.tuning.parallel_probes):
         return _watched(context)
     knowledge = current_knowledge(context)
@@ -120,7 +119,7 @@ def _without_hopeless(context: Context) -> Context:
     return context
 
 
-def _has_started(context: Context, probe: RunStatus) -> bool:
+def _has_started(context: Context, probe: ProbeStatus) -> bool:
     return any(pod.started_at_seconds is not None for pod in context.pods(probe))
 
 
@@ -132,7 +131,7 @@ def _first_prediction(context: Context, knowledge: PlanKnowledge) -> Context:
 
 def _end_of_probing(context: Context, knowledge: PlanKnowledge) -> _EndOfProbing | None:
     """Why no further probe is started; None while one may be."""
-    allowed, probes = context.job.spec.tuning.max_probes, current_probes(context.status.probes)
+    allowed, probes = context.job.spec.tuning.max_probes, context.current_probes
     again = unconfirmed(context.job, knowledge, probes)
     # Probes of earlier jobs count as done, but this job probes the plan that it launches.
     if counted(context.status.own_probes if again else probes, knowledge.space) >= allowed:
@@ -156,13 +155,15 @@ def _beyond_budget(context: Context, plan: Plan, prediction: Prediction) -> _End
     return _EndOfProbing("max-gpu-seconds", budget.shortfall(context, plan, prediction))
 
 
-def _more(context: Context, knowledge: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _EndOfProbing | None]:
+def _more(
+    context: Context, knowledge: PlanKnowledge, running: list[ProbeStatus]
+) -> tuple[Context, _EndOfProbing | None]:
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
         return context, None
-    wait = backoff_of(context.status.probes, context.now)
-    if wait > 0:
-        return context.waking(wait), None
+    delay = retry_delay(context.status.probes, context.now)
+    if delay > 0:
+        return context.waking(delay), None
     if again := unconfirmed(context.job, knowledge, context.status.probes):
         return _recorded(context, knowledge, plan_of(again)), None
     while _busy(context) < context.job.spec.tuning.parallel_probes:
@@ -178,7 +179,7 @@ def _more(context: Context, knowledge: PlanKnowledge, running: list[RunStatus]) 
 
 
 def _counted(context: Context, knowledge: PlanKnowledge) -> int:
-    return counted(current_probes(context.status.probes), knowledge.space)
+    return counted(context.current_probes, knowledge.space)
 
 
 def _busy(context: Context) -> int:
@@ -210,7 +211,7 @@ def _recorded(context: Context, knowledge: PlanKnowledge, plan: Plan) -> Context
     is_blind = knowledge.workload.assumed and not knowledge.is_known
     expected = 0.0 if is_blind else prediction.device.expected
     emulated = context.job.spec.resources.is_emulated
-    record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
+    record = ProbeStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
     known = predicted_memory(prediction, knowledge.usable_bytes, knowledge.headroom)
     expectation = "of which nothing is known" if is_blind else known
@@ -257,7 +258,7 @@ def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, knowledge.usable_bytes), tokens_per_second=speed)
     speed_words = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    probes = [probe for probe in current_probes(context.status.probes) if knowledge.space.allows(plan_of(probe))]
+    probes = [probe for probe in context.current_probes if knowledge.space.allows(plan_of(probe))]
     tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, knowledge, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""
@@ -270,7 +271,7 @@ def _choose(context: Context, knowledge: PlanKnowledge, why: str) -> Context:
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
 
 
-def _tried(context: Context, knowledge: PlanKnowledge, probe: RunStatus) -> str:
+def _tried(context: Context, knowledge: PlanKnowledge, probe: ProbeStatus) -> str:
     """How a probe ended, and why its plan cannot be launched if that is not obvious.
 
     A long error or warning would leave no room for the remedy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from memtune.api.status import (
     MAX_NUMBER,
     AttemptStatus,
     EmulationStatus,
+    ProbeStatus,
     RecordStatus,
     RunStatus,
     Status,
@@ -74,7 +75,7 @@ def live(status: Status) -> list[RunStatus]:
 
 
 def last_attempt(status: Status) -> AttemptStatus | None:
-    """The newest train run, or None."""
+    """The newest attempt, or None."""
     return status.attempts[-1] if status.attempts else None
 
 
@@ -83,14 +84,14 @@ def next_number(records: Sequence[RunStatus]) -> int:
     return max((record.number for record in records), default=0) + 1
 
 
-def counted(probes: Sequence[RunStatus], space: Space) -> int:
+def counted(probes: Sequence[ProbeStatus], space: Space) -> int:
     """The number of probes that count against maxProbes: also running ones, but none of a plan outside the space."""
     counting = (probe for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
     return sum(1 for probe in counting if space.allows(plan_of(probe)))
 
 
 def mistakes(records: Sequence[RunStatus]) -> list[RunStatus]:
-    """Those of these runs that failed through a mistake in the job. A train run that hangs is a disruption instead."""
+    """Those of these runs that failed through a mistake in the job. An attempt that hangs is a disruption instead."""
     return [
         record
         for record in records
@@ -99,12 +100,12 @@ def mistakes(records: Sequence[RunStatus]) -> list[RunStatus]:
 
 
 def newest_saved(status: Status) -> AttemptStatus | None:
-    """The train run that reported the newest complete checkpoint of this training."""
+    """The attempt that reported the newest complete checkpoint of this training."""
     return next((record for record in reversed(of_training(status)) if record.checkpoint == "saved"), None)
 
 
 def of_training(status: Status) -> tuple[AttemptStatus, ...]:
-    """The train runs since the training last started from step 0."""
+    """The attempts since the training last started from step 0."""
     restarted_at = status.attempts[-1].restarted_at if status.attempts else 0
     return tuple(record for record in status.attempts if record.number >= restarted_at)
 
@@ -132,7 +133,7 @@ def with_probe(status: Status, record: RunStatus) -> Status:
 
 
 def with_attempt(status: Status, record: AttemptStatus) -> Status:
-    """Add a train run to the status."""
+    """Add an attempt to the status."""
     return status.model_copy(
         update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))}
     )
@@ -162,7 +163,7 @@ def without_emulations(status: Status, why: str, now: float) -> Status:
 
 
 def lost_twice(status: Status) -> tuple[str, ...]:
-    """Nodes that took two train runs down."""
+    """Nodes that took two attempts down."""
     lost = [record.lost_node for record in status.attempts if record.lost_node]
     return tuple(sorted({node for node in lost if lost.count(node) >= 2}))
 
@@ -227,7 +228,7 @@ def evaluation_limit(status: Status, probe: RunStatus) -> int:
     return plan_of(probe).micro_batch if has_run_out else 0
 
 
-def has_measured(probe: RunStatus) -> bool:
+def has_measured(probe: ProbeStatus) -> bool:
     """Whether a probe says what its plan takes."""
     return ended_as(probe, Verdict.DEVICE_OOM) or (ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None)
 
@@ -237,48 +238,7 @@ def has_earlier_probes(status: Status) -> bool:
     return any(probe.measured_by for probe in status.probes)
 
 
-def stale_probes(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
-    """The probes of earlier jobs that ran with another torch or driver than all that this job has made.
-
-    Before it has made any, the newest probe of an earlier job says what it will run with. No record is marked as stale:
-    it follows from the versions, so neither a restart nor an edited status can lose it.
-    """
-    earlier = [probe for probe in probes if probe.measured_by]
-    versions = _with_versions(probe for probe in probes if not probe.measured_by and has_measured(probe))
-    newest = sorted(_with_versions(earlier), key=lambda probe: probe.ended_at or "")[-1:]
-    now = versions or newest
-    return tuple(probe for probe in earlier if now and all(_differ(probe, each) for each in now))
-
-
-def current_probes(probes: Sequence[RunStatus]) -> tuple[RunStatus, ...]:
-    """All probes but the stale ones."""
-    gone = {probe.number for probe in stale_probes(probes)}
-    return tuple(probe for probe in probes if probe.number not in gone)
-
-
-def software(probe: RunStatus) -> str:
-    """The versions that a probe ran with, as text."""
-    driver = f" and driver {probe.driver}" if probe.driver else ""
-    return f"torch {probe.torch or 'unknown'}{driver}"
-
-
-def _with_versions(probes: Iterable[RunStatus]) -> list[RunStatus]:
-    return [probe for probe in probes if probe.torch or probe.driver]
-
-
-def _differ(one: RunStatus, other: RunStatus) -> bool:
-    """Whether both report a version and the versions differ; a run that died without a report has none."""
-    versions = ((one.torch, other.torch), (one.driver, other.driver))
-    return any(a and b and a != b for a, b in versions)
-
-
-def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
-    """Whether a probe of this plan repeats what an earlier job did, and is not stale."""
-    return any(probe.measured_by and probe.plan == plan for probe in current_probes(probes))
-
-
 _HASH_CHARACTERS = 12
-
 _GENERATION = "generation"
 
 

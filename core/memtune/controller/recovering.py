@@ -1,4 +1,4 @@
-"""Phase Recovering: how the last train run failed decides the next one, and which retry budget pays for it."""
+"""Phase Recovering: how the last attempt failed decides the next one, and against which limit it counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memtune.controller.mistakes import are_hopeless, last_lines
 from memtune.controller.oom_recovery import Next, after_device_oom, after_host_oom
 from memtune.controller.records import ended_as, last_attempt, mistakes, next_number, plan_of
 from memtune.controller.resume_points import start_under
-from memtune.controller.retry_delay import backoff_of
+from memtune.controller.retry_delay import retry_delay
 from memtune.controller.trials import is_of_script
 from memtune.controller.verdict import Verdict
 from memtune.planning.advice import advise
@@ -40,11 +40,11 @@ def recovering(context: Context) -> Context:
         return context.saying(f"{ended(last)}; waiting until it has given its GPUs back").waking(LOOK_AGAIN_SECONDS)
     if context.blocked:
         return context.saying(f"{ended(last)}; {context.blocked}")
-    pause = backoff_of(context.status.attempts, context.now)
+    delay = retry_delay(context.status.attempts, context.now)
     recovered = _RECOVERIES.get(last.verdict or "", _again)(context, _as_taught(context, last))
-    if recovered.holds("Failed") or pause <= 0:
+    if recovered.holds("Failed") or delay <= 0:
         return recovered
-    return context.saying(f"{ended(last)}; the next attempt follows after a pause").waking(pause)
+    return context.saying(f"{ended(last)}; the next attempt follows after a pause").waking(delay)
 
 
 def _as_taught(context: Context, last: AttemptStatus) -> AttemptStatus:
@@ -60,7 +60,7 @@ def _again(context: Context, last: AttemptStatus) -> Context:
 
 
 def _after_disruption(context: Context, last: AttemptStatus) -> Context:
-    """Retry the same plan at the cost of the disruption budget."""
+    """Retry the same plan; the retry counts against maxDisruptions."""
     most = context.job.spec.retry.max_disruptions
     if context.status.disruptions >= most:
         text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
@@ -80,7 +80,7 @@ def _after_mistake(context: Context, last: AttemptStatus) -> Context:
 
 
 def _after_oom(context: Context, last: AttemptStatus) -> Context:
-    """Launch a smaller plan at the cost of the out-of-memory budget."""
+    """Launch a smaller plan; the retry counts against maxOomRetries."""
     if _has_spent_retries(context):
         return _retries_spent(context, last)
     knowledge = current_knowledge(context)

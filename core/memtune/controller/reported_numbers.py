@@ -8,13 +8,8 @@ from typing import Any
 
 from memtune.api.status import MAX_NATURAL, MAX_NUMBER, MAX_STEPS, PeakBytes, StepStatus, to_text
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.planning.ladder import OutOfMemoryKind
-from memtune.wire.report import Device, Memory, Phase, Report
+from memtune.wire.report import Device, Memory, Report
 
-# The share of reserved memory above active; GMLake (2401.08156) saw up to a third in production.
-_FRAGMENTED = 0.2
-# Memory outside the allocator is 1 to 2 GB of an 80 GB device; a fifth of it is unusual.
-_OUTSIDE = 0.2
 # No request is larger than a few devices; broken communicators report larger ones (nccl#1284).
 _LARGEST_REQUEST = 4
 
@@ -34,7 +29,7 @@ def measured(run: RunObservation) -> dict[str, Any]:
     timed = [report for report in reports if report.device is not Device.EMULATED]
     return {
         "peak_bytes": _peaks(fullest.memory),
-        "allocator_retries": max(_count(report.memory.alloc_retries) for report in reports),
+        "allocator_retries": max(count(report.memory.alloc_retries) for report in reports),
         "tokens_per_second": int(max((_rate(report.tokens_per_second) for report in timed), default=0)),
         "step_seconds": max((_rate(report.step_seconds) for report in timed), default=0.0),
         "length_covered": _on_all([report.length_covered for report in reports]),
@@ -51,7 +46,7 @@ def counted_seconds(run: RunObservation) -> float:
 
 def made_up_sizes(run: RunObservation) -> int:
     """How often a tensor of an emulated run got its size from values that no kernel had computed."""
-    return max((_count(report.memory.made_up_sizes) for report in reports_of(run.pods)), default=0)
+    return max((count(report.memory.made_up_sizes) for report in reports_of(run.pods)), default=0)
 
 
 def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
@@ -62,7 +57,7 @@ def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
             probe=number,
             step=min(max(each.number, 1), MAX_NUMBER),
             seconds=_rate(each.seconds),
-            device_bytes=_count(each.device_bytes),
+            device_bytes=count(each.device_bytes),
         )
         for each in known
     )
@@ -92,16 +87,16 @@ def _peaks(memory: Memory) -> PeakBytes | None:
     if not (memory.peak_reserved_bytes or memory.peak_allocated_bytes):
         return None
     return PeakBytes(
-        allocated=_count(memory.peak_allocated_bytes),
-        active=_count(memory.peak_active_bytes),
-        reserved=_count(memory.peak_reserved_bytes),
+        allocated=count(memory.peak_allocated_bytes),
+        active=count(memory.peak_active_bytes),
+        reserved=count(memory.peak_reserved_bytes),
         device=_device_bytes(memory),
-        total=_count(memory.device_total_bytes),
+        total=count(memory.device_total_bytes),
     )
 
 
 def _device_bytes(memory: Memory) -> int:
-    return _count(memory.peak_device_bytes)
+    return count(memory.peak_device_bytes)
 
 
 def demanded_bytes(reports: list[Report]) -> int:
@@ -111,43 +106,25 @@ def demanded_bytes(reports: list[Report]) -> int:
 
 def _demand(memory: Memory) -> int:
     had = _device_bytes(memory)
-    asked = _count(memory.failed_request_bytes)
-    return had + (asked if asked <= _LARGEST_REQUEST * max(had, _count(memory.device_total_bytes)) else 0)
-
-
-def kind_of_oom(report: Report | None) -> OutOfMemoryKind:
-    """The kind of out-of-memory, from the report."""
-    if report is None:
-        return OutOfMemoryKind.ACTIVATION
-    if report.phase in _BY_PHASE:
-        return _BY_PHASE[report.phase]
-    memory = report.memory
-    reserved, active = _count(memory.peak_reserved_bytes), _count(memory.peak_active_bytes)
-    if reserved and active and reserved - active > _FRAGMENTED * reserved:
-        return OutOfMemoryKind.FRAGMENTATION
-    if _count(memory.non_torch_bytes) > _OUTSIDE * (_count(memory.device_total_bytes) or MAX_NATURAL):
-        return OutOfMemoryKind.OUTSIDE
-    return OutOfMemoryKind.STATE if report.phase in (Phase.INIT, Phase.OPTIMIZER_STEP) else OutOfMemoryKind.ACTIVATION
-
-
-_BY_PHASE = {Phase.EVALUATION: OutOfMemoryKind.EVALUATION, Phase.SAVE: OutOfMemoryKind.SAVING}
+    asked = count(memory.failed_request_bytes)
+    return had + (asked if asked <= _LARGEST_REQUEST * max(had, count(memory.device_total_bytes)) else 0)
 
 
 def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
-    """Record fields about a train run's progress and its newest complete checkpoint."""
+    """Record fields about an attempt's progress and its newest complete checkpoint."""
     if not reports:
         return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
     found: dict[str, Any] = {"trained": any(report.steps != 0 for report in reports)}
     # Only the run knows this if the checkpoint is of an attempt that could no longer report it.
     if resumed := [report.resumed_samples for report in reports if report.resumed_samples is not None]:
-        found["resumed_samples"] = _count(max(resumed))
+        found["resumed_samples"] = count(max(resumed))
     newest = max(reports, key=lambda report: report.checkpoint_samples or 0)
     if not newest.checkpoint_samples:
         return {**found, "checkpoint": "none"}
     return {
         **found,
         "checkpoint": "saved",
-        "checkpoint_samples": _count(newest.checkpoint_samples),
+        "checkpoint_samples": count(newest.checkpoint_samples),
         "checkpoint_format": newest.checkpoint_format or "",
     }
 
@@ -162,12 +139,12 @@ def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
     if not shares or len(shares) < len(pods):
         return {}
     is_known = len(totals) == len(pods)
-    return {"trained_samples": _count(sum(shares)), "total_samples": _count(sum(totals)) if is_known else 0}
+    return {"trained_samples": count(sum(shares)), "total_samples": count(sum(totals)) if is_known else 0}
 
 
 def own_batch(pods: Iterable[PodObservation]) -> int | None:
     """The samples per step by the script's own numbers; None if no report has them."""
-    found = [_count(report.own_batch) for report in reports_of(pods) if report.own_batch]
+    found = [count(report.own_batch) for report in reports_of(pods) if report.own_batch]
     return max(found, default=None)
 
 
@@ -183,7 +160,7 @@ def started_at(run: RunObservation) -> str | None:
     return to_text(max(known)) if known and len(known) == len(starts) else None
 
 
-def _count(value: int | None) -> int:
+def count(value: int | None) -> int:
     return min(value or 0, MAX_NATURAL)
 
 

@@ -1,4 +1,4 @@
-"""Finds the checkpoint that the next train run resumes from, and the plans that can read it."""
+"""Finds the checkpoint that the next attempt resumes from, and the plans that can read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune.plans.resume import Format, Way, resumption
 
 
 class Start(NamedTuple):
-    """How a train run starts under a plan: fresh, resumed, from a converted checkpoint; None if it must not."""
+    """How an attempt starts under a plan: fresh, resumed, from a converted checkpoint; None if it must not."""
 
     resume: Literal["no", "direct", "convert"] | None
     samples: int = 0
@@ -20,7 +20,7 @@ class Start(NamedTuple):
 
 
 def start_under(job: Job, status: Status, plan: Plan) -> Start:
-    """How the next train run can start under a plan without losing earlier training."""
+    """How the next attempt can start under a plan without losing earlier training."""
     if not any(record.trained for record in of_training(status)):
         return Start("no")
     if job.spec.checkpoint is None:

@@ -1,4 +1,4 @@
-"""Phase Running: the train run goes on, and its success completes the job."""
+"""Phase Running: the attempt goes on, and its success completes the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune.units import over
 
 
 def running(context: Context) -> Context:
-    """Wait while the train run goes on; its success is the job's."""
+    """Wait while the attempt goes on; its success is the job's."""
     last = last_attempt(context.status)
     if last is None or not has_ended(last):
         number, plan = (last.number, last.plan) if last else (0, "")

@@ -49,7 +49,7 @@ _PHASES: dict[Phase, Callable[[Context], Context]] = {
 }
 
 
-# The phases that predict plans; a launch does so before its first train run is recorded.
+# The phases that predict plans; a launch does so before its first attempt is recorded.
 _PREDICTED = ("Predicting", "Probing", "Recovering")
 # Year 5138: a later clock is wrong, and the calendar ends soon after.
 _LATEST = 1e11
@@ -182,7 +182,7 @@ def _predicts(context: Context, phase: Phase) -> bool:
 
 
 def _without_model(context: Context, why: str) -> Context:
-    """Nothing can be predicted: before the first train run wait for a better spec, afterwards end the job."""
+    """Nothing can be predicted: before the first attempt wait for a better spec, afterwards end the job."""
     if not context.status.attempts:
         if not context.status.probes:
             # The job has not started after all: its spec may still be corrected.
@@ -210,7 +210,7 @@ def _place(context: Context) -> Phase:
 
 
 def _is_tuned(context: Context) -> bool:
-    """Whether a plan was chosen as the current mode demands: the mode is editable until the first train run."""
+    """Whether a plan was chosen as the current mode demands: the mode is editable until the first attempt."""
     plan, tuned, spec = context.status.plan, context.condition("Tuned"), context.job.spec
     if plan is None or tuned is None or tuned.status != "True":
         return False

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus, to_seconds
+from memtune.api.status import ProbeStatus, to_seconds
 from memtune.controller.context import Context
 from memtune.controller.records import ended_as, has_measured
 from memtune.controller.verdict import Verdict
@@ -57,7 +57,7 @@ MOST_EARLIER = 16
 _OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "message"}
 
 
-def probes_to_store(context: Context) -> tuple[RunStatus, ...]:
+def probes_to_store(context: Context) -> tuple[ProbeStatus, ...]:
     """The probes that later jobs may begin with: the last one of each plan, with the job that ran it. Only if the
     newest is this job's own and not stored yet.
     """
@@ -70,18 +70,18 @@ def probes_to_store(context: Context) -> tuple[RunStatus, ...]:
     return tuple(sorted(probes, key=lambda probe: probe.ended_at or ""))[-MOST_EARLIER:]
 
 
-def to_json(probe: RunStatus) -> dict[str, Any]:
+def to_json(probe: ProbeStatus) -> dict[str, Any]:
     """A probe as plain values, without the fields that only concern its own job."""
     return probe.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OF_ITS_JOB)
 
 
-def read_probes(data: Any) -> tuple[RunStatus, ...]:
+def read_probes(data: Any) -> tuple[ProbeStatus, ...]:
     """Parse what ``to_json`` wrote; raise ValueError for anything else, since others can write it too."""
     if not isinstance(data, list) or len(data) > MOST_EARLIER or not all(isinstance(each, Mapping) for each in data):
         raise ValueError(f"probes is not a list of at most {MOST_EARLIER} objects")
-    return tuple(RunStatus.model_validate({**each, "name": "earlier", "number": 1}) for each in data)
+    return tuple(ProbeStatus.model_validate({**each, "name": "earlier", "number": 1}) for each in data)
 
 
-def _newest(probes: Iterable[RunStatus]) -> str:
+def _newest(probes: Iterable[ProbeStatus]) -> str:
     # RFC 3339 in UTC with whole seconds sorts by time.
     return max((probe.ended_at or "" for probe in probes), default="")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memtune.api.job import Job
-from memtune.api.status import EmulationStatus, RunStatus, Status, StepStatus
+from memtune.api.status import EmulationStatus, ProbeStatus, RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
-from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of, stale_probes
+from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
+from memtune.controller.stale_probes import stale_probes
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import ADMISSION
 from memtune.planning.knowledge import PlanKnowledge
@@ -28,7 +29,7 @@ def search_state(job: Job, status: Status, knowledge: PlanKnowledge) -> SearchSt
     return SearchState(knowledge, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
 
 
-def trial_of(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> Trial:
+def trial_of(job: Job, knowledge: PlanKnowledge, probe: ProbeStatus) -> Trial:
     """A probe as the search sees it."""
     has_measured = ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None
     fits = _fitted(job, knowledge, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
@@ -57,7 +58,7 @@ def _as_stale(trial: Trial, is_stale: bool) -> Trial:
 
 
 def _scores(
-    job: Job, knowledge: PlanKnowledge, probe: RunStatus, steps: Sequence[StepStatus]
+    job: Job, knowledge: PlanKnowledge, probe: ProbeStatus, steps: Sequence[StepStatus]
 ) -> tuple[tuple[int, float], ...]:
     """The objective after each step of a probe; a speed only if tokens were counted."""
     own, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
@@ -66,7 +67,7 @@ def _scores(
     return tuple((each.step, tokens / each.seconds) for each in own if tokens and each.seconds)
 
 
-def may_be_launched(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> bool:
+def may_be_launched(job: Job, knowledge: PlanKnowledge, probe: ProbeStatus) -> bool:
     """Whether a measured plan may be launched: headroom kept, no allocation retries, and still in the space.
 
     A probe that never saw the longest sequences, or an emulated one whose sizes of tensors were made up, may
@@ -75,13 +76,13 @@ def may_be_launched(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> boo
     return knowledge.space.allows(plan_of(probe)) and _fitted(job, knowledge, probe)
 
 
-def _fitted(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> bool:
+def _fitted(job: Job, knowledge: PlanKnowledge, probe: ProbeStatus) -> bool:
     """Whether a plan was measured to fit."""
     is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
     return is_measured and not too_tight(job, knowledge, probe)
 
 
-def too_tight(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> str:
+def too_tight(job: Job, knowledge: PlanKnowledge, probe: ProbeStatus) -> str:
     """Why a plan that was measured without failing may not be launched; empty if it may."""
     if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
         return ""
@@ -108,14 +109,14 @@ def _is_predicted_to_fit(knowledge: PlanKnowledge, plan: Plan) -> bool:
     return knowledge.keeps_headroom(plan) or chance >= ADMISSION
 
 
-def score(job: Job, knowledge: PlanKnowledge, probe: RunStatus) -> float:
+def score(job: Job, knowledge: PlanKnowledge, probe: ProbeStatus) -> float:
     """The measured objective; the predicted speed if no report has one."""
     if job.spec.tuning.objective == MEMORY and probe.peak_bytes:
         return free_bytes(knowledge, probe)
     return float(probe.tokens_per_second) or knowledge.predict(plan_of(probe)).tokens_per_second.expected
 
 
-def free_bytes(knowledge: PlanKnowledge, probe: RunStatus) -> float:
+def free_bytes(knowledge: PlanKnowledge, probe: ProbeStatus) -> float:
     """The memory that a measured plan left free."""
     return float(max(knowledge.usable_bytes - (probe.peak_bytes.device if probe.peak_bytes else 0), 0))
 

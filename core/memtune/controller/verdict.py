@@ -297,7 +297,7 @@ _ENDED = (
     _Row(Verdict.DISRUPTED, _never_ran),
 )
 
-# A pod whose command has not started. None of these costs a retry.
+# A pod whose command has not started. None of these counts as a retry.
 _WAITING = (
     _Row(Verdict.IMAGE_ERROR, _cannot_be_made),
     _Row(Verdict.QUEUED, _is_queued),

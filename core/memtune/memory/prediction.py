@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from memtune.memory.constants import Constants
 from memtune.plans.plan import Plan
 
-# The probability that is asked of an upper bound, and so of an unmeasured plan before it may be launched; and the
-# standard deviations between an interval's middle and that bound.
+# The probability that is asked of an upper bound, and so of an unmeasured plan that is sure to fit and may be launched;
+# and the standard deviations between an interval's middle and that bound.
 ADMISSION = 0.95
 BOUND = 1.645
 # A plan that only fits if the allocator empties its cache counts as this much slower. Chosen: each time, CUDA waits for
@@ -67,7 +67,7 @@ class Prediction:
 
     ``device`` is the peak if there is memory to spare, ``needed`` the least memory in which the plan runs: before the
     allocator fails, it returns to the device all cached segments that nothing uses. ``job_width_bytes`` is the
-    half-width of ``device`` that all plans of a job of which nothing was measured have in common.
+    half-width, upwards only, that all plans of a job of which nothing was measured have in common in ``device``.
     """
 
     peak_phase: str
@@ -95,7 +95,7 @@ class Prediction:
         return self.breakdown()
 
     def fits(self, usable_bytes: int, headroom: float) -> bool:
-        """Whether an unmeasured plan may be launched: the headroom stays free with the probability of the bound."""
+        """Whether an unmeasured plan is sure to fit: the headroom stays free with a probability of `ADMISSION`."""
         return self.needed.upper <= usable_bytes * (1 - headroom)
 
     def fit_probability(self, usable_bytes: int, headroom: float) -> float:
@@ -149,8 +149,8 @@ class Square(NamedTuple):
 class Belief:
     """A Gaussian belief about the relative error of each component; its widths are those of a 95% bound.
 
-    ``doubt`` is an additional width of each whole sum, and ``job_width`` another one of a job of which nothing was
-    measured, at the quantile that memtune.memory.constants names.
+    ``doubt`` is an additional width of each whole sum, and ``job_width`` another one, upwards only, of a job of which
+    nothing was measured.
     """
 
     def __init__(

@@ -111,6 +111,12 @@ class Predictor:
         totals = sums.totals(plan.micro_batch)
         return sums.reserved(totals.index(max(totals)), plan.micro_batch).unsure
 
+    def bytes_behind(self, plan: Plan) -> float:
+        """The most bytes that a GPU behind its CPU has beyond an emulated peak of the plan: released weights."""
+        recipe = lower(self.workload, plan)
+        # The terms of most plans are not asked for.
+        return bytes_behind(self.shape, recipe, self._terms(plan, recipe)) if recipe.is_stage_3 else 0.0
+
     def _ledger(self, plan: Plan) -> Ledger:
         # Gradients live through the forward pass only if they accumulate, so a family has two ledgers. The effect of
         # max_split_size depends on tensor sizes, so each batch has its own; so has each batch of a replayed trace.

@@ -164,6 +164,14 @@ class PlanKnowledge:
         """The emulated plans of which sizes of tensors were made up."""
         return frozenset(lesson.plan for lesson in self._emulated if lesson.made_up)
 
+    @cached_property
+    def _is_only_emulated(self) -> bool:
+        """Whether what is known of peaks comes from emulated GPUs, which are never behind their CPU."""
+        measured = (lesson for lesson in self.lessons if not lesson.died)
+        return bool(self.emulated_bytes) and not any(
+            lesson.reserved_bytes or lesson.device_bytes for lesson in measured
+        )
+
     def expected_bytes(self, plan: Plan) -> float:
         """The memory of a plan: measured, else predicted."""
         return self.measured_bytes.get(plan) or self.predict(plan).device.expected
@@ -173,11 +181,13 @@ class PlanKnowledge:
         prediction = self.predictor.predict(plan)
         if self._before and plan in self._before:
             prediction = self._as_before(prediction, self._before[plan])
-        reserved_bytes = self.emulated_bytes.get(plan)
-        if not reserved_bytes:
+        if reserved_bytes := self.emulated_bytes.get(plan):
+            widest = prediction.device.upper / prediction.device.expected - 1
+            error = widest if plan in self._made_up else _EMULATION_ERROR
+            prediction = _as_emulated(prediction, reserved_bytes, error)
+        elif not self._is_only_emulated:
             return prediction
-        widest = prediction.device.upper / prediction.device.expected - 1
-        return _as_emulated(prediction, reserved_bytes, widest if plan in self._made_up else _EMULATION_ERROR)
+        return _maybe_behind(prediction, self.predictor.bytes_behind(plan))
 
     def may_try(self, plan: Plan) -> bool:
         """Whether a plan is predicted to take less than each that died, or was measured without dying.
@@ -274,6 +284,14 @@ def _as_emulated(prediction: Prediction, reserved_bytes: int, error: float) -> P
     """The prediction of a plan with what was emulated in place of what formulas say."""
     overhead_bytes = prediction.device.expected - prediction.reserved.expected
     return _with_device(prediction, reserved_bytes + overhead_bytes, error)
+
+
+def _maybe_behind(prediction: Prediction, most_bytes: float) -> Prediction:
+    """The prediction with a peak that may be higher by so much; what the plan needs may not."""
+    device, reserved = (
+        each._replace(upper=each.upper + most_bytes) for each in (prediction.device, prediction.reserved)
+    )
+    return replace(prediction, device=device, reserved=reserved)
 
 
 def _with_device(prediction: Prediction, device: float, error: float) -> Prediction:

@@ -157,7 +157,7 @@ def target_of(knowledge: PlanKnowledge, tokens_per_second: float = 0.0, device_b
 
 
 def reason_to_stop(choice: ProbeChoice) -> str | None:
-    """Why no further probe is worth its cost, for people; None while one is."""
+    """Why no further probe is worth its GPU-seconds, for people; None while one is."""
     if not choice.candidates:
         return "every plan that can fit was probed"
     if not choice.incumbent:

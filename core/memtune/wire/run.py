@@ -12,7 +12,7 @@ from memtune.words import Word
 
 
 class RunKind(Word):
-    """A probe measures a plan in a few steps, a train run is the real training, a trace run precedes any plan.
+    """A probe measures a plan in a few steps, an attempt is the real training, a trace run precedes any plan.
 
     An emulate run is a probe on an emulated GPU: it measures the plan's memory without requesting a GPU.
     """
@@ -25,7 +25,7 @@ class RunKind(Word):
 
 @dataclass(frozen=True)
 class Checkpointed:
-    """Where a train run resumes: the directory of its checkpoints, and the samples behind the newest complete one.
+    """Where an attempt resumes: the directory of its checkpoints, and the samples behind the newest complete one.
 
     ``samples`` comes from reports, 0 if none has it; the runner uses the newest complete checkpoint that it finds.
     ``convert`` says that the checkpoint must be converted for the plan before the run starts.
@@ -66,7 +66,7 @@ class Run:
         if (self.kind is RunKind.EMULATE) != (self.gpu is not None):
             raise ValueError(f"{self.kind} run {self.number}: only an emulate run has a GPU to emulate")
         if self.kind is RunKind.PROBE and self.resume:
-            raise ValueError(f"probe {self.number}: a probe starts from fresh weights; only a train run resumes")
+            raise ValueError(f"probe {self.number}: a probe starts from fresh weights; only an attempt resumes")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from memtune.api import API_VERSION, KIND, Job, SpecError, load_job, reasons
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Blocker, Deletion, JobEvent, Observed, Owned
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOverhead
@@ -18,14 +18,14 @@ from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.events import event
 from memtune_operator.kubernetes.measurements_cache import MeasurementsCache
 from memtune_operator.kubernetes.node_list import NodeList
-from memtune_operator.kubernetes.nodes import candidates, lost
+from memtune_operator.kubernetes.nodes import candidates
 from memtune_operator.kubernetes.pod_creator import PodCreator
 from memtune_operator.kubernetes.traces import Traces
 from memtune_operator.kubernetes.watch_cache import Cache, NotWatchedError, Place
 from memtune_operator.pods import gangs, preflight
 from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, Manifest, ObjectKind
+from memtune_operator.pods.lost_nodes import NodesSeen, lost
 from memtune_operator.pods.pod_reader import (
-    NodesSeen,
     held_back,
     held_seconds,
     index_of,
@@ -99,7 +99,7 @@ class KubernetesBackend:
         """Cache it in the namespace's second ConfigMap."""
         return await self._measurements.remember(snapshot, measured)
 
-    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[ProbeStatus], now: float) -> bool:
         """Cache it in the same ConfigMap as the measurements."""
         return await self._measurements.remember_probes(snapshot, probes, now)
 

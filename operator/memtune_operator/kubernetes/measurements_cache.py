@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memtune.api import Job
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Observed
 from memtune.memory.measured_overhead import JobOverhead
 from memtune_operator.api_errors import ApiError
@@ -61,7 +61,7 @@ class MeasurementsCache:
         namespace, subject = snapshot.job.metadata.namespace, self._subject(snapshot.job, snapshot.observed)
         return await self._cache.change(namespace, lambda kept: with_overhead(kept, namespace, subject, measured))
 
-    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[ProbeStatus], now: float) -> bool:
         """Cache what a job's probes measured; return whether to observe the job again."""
         assert snapshot.job is not None  # only a parsed job has runs
         namespace, subject = snapshot.job.metadata.namespace, self._probed_subject(snapshot.job, snapshot.observed)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from memtune_operator.api_errors import ApiError, ErrorKind
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.client import Client, is_fresh
-from memtune_operator.kubernetes.nodes import healthy_nodes
 from memtune_operator.kubernetes.watch_cache import NotWatchedError
 from memtune_operator.pods.kinds import Manifest
+from memtune_operator.pods.lost_nodes import healthy_nodes
 
 _log = logging.getLogger("memtune")
 _AGE_SECONDS = 15.0

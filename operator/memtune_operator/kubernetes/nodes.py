@@ -1,4 +1,4 @@
-"""Node facts: which nodes can take a run, what GPUs they have, and which nodes are lost. Pure."""
+"""Node facts: which nodes can take a run, and what GPUs they have. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from memtune.units import MIB
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.placement import REQUIRED
-from memtune_operator.pods.pod_reader import seconds_of
 
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 # Taints that the cluster sets for transient conditions; the hardware is unaffected.
 _PASSING_TAINTS = "node.kubernetes.io/"
 # Gt and Lt compare 64-bit integers.
@@ -25,16 +23,6 @@ def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str 
     having = (node for node in nodes if gpu_resource is None or _has_gpus(node, gpu_resource))
     allowed = (node for node in having if _is_allowed(node, pod_spec))
     return tuple(sorted((_node(node, gpu_resource) for node in allowed), key=lambda node: node.name))
-
-
-def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) -> frozenset[str]:
-    """The lost nodes: tainted out-of-service by an administrator, or not ready for longer than ``after_seconds``."""
-    return frozenset(node["metadata"]["name"] for node in nodes if _is_lost(node, now_seconds, after_seconds))
-
-
-def healthy_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
-    """The names of the nodes that are ready and in service."""
-    return frozenset(node["metadata"]["name"] for node in nodes if not (_is_out(node) or _silence(node)))
 
 
 def _node(node: Manifest, gpu_resource: str | None) -> Node:
@@ -55,22 +43,6 @@ def _has_gpus(node: Manifest, gpu_resource: str) -> bool:
 def _offered(node: Manifest, gpu_resource: str | None) -> str:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return str(allocatable.get(gpu_resource, "0"))
-
-
-def _is_lost(node: Manifest, now_seconds: float, after_seconds: float) -> bool:
-    since = (_silence(node) or {}).get("lastTransitionTime")
-    # Without a timestamp the duration is unknown, and a run that may still be running must not be started again.
-    return _is_out(node) or (isinstance(since, str) and now_seconds - seconds_of(since) > after_seconds)
-
-
-def _is_out(node: Manifest) -> bool:
-    return any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or [])
-
-
-def _silence(node: Manifest) -> Manifest | None:
-    """The Ready condition of a node that is not ready, else None."""
-    conditions: list[Manifest] = (node.get("status") or {}).get("conditions") or []
-    return next((each for each in conditions if each.get("type") == "Ready" and each.get("status") != "True"), None)
 
 
 def _is_allowed(node: Manifest, pod_spec: Manifest) -> bool:

@@ -15,7 +15,7 @@ from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.pod_reader import image_ids
 from memtune_operator.pods.trace_pod import has_foreign_variables, is_trace, key_of
-from memtune_operator.pods.wrapping import TemplateError
+from memtune_operator.pods.wrapped_container import TemplateError
 
 NAME = "memtune-traces"
 

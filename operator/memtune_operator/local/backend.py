@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from memtune.api import Job, SpecError, load_job, reasons
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Blocker, Deletion, JobEvent, Observed
 from memtune.controller.observation import RunObservation
 from memtune.memory.measured_overhead import JobOverhead
@@ -25,8 +25,8 @@ from memtune_operator.local.runs import LocalRun, write_whole
 from memtune_operator.pods import preflight
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.pod_reader import run_of
-from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_pods
+from memtune_operator.pods.security_policy import Policy
 
 # No policy is enforced: it is the user's own machine, and images and volumes are not used.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
@@ -154,7 +154,7 @@ class LocalBackend:
         subject = measurements.overhead_subject(*_asked(snapshot.job, snapshot.observed))
         return self._keep(lambda kept: measurements.with_overhead(kept, "", subject, measured))
 
-    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[ProbeStatus], now: float) -> bool:
         """Cache it in the same file."""
         assert snapshot.job is not None  # only a job that could be read has runs
         subject = measurements.probes_subject(*_asked(snapshot.job, snapshot.observed))

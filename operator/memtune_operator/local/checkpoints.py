@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from memtune.api import Job
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import TemplateError
+from memtune_operator.pods.wrapped_container import TemplateError
 
 
 class CheckpointPathError(OSError):

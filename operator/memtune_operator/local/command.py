@@ -18,7 +18,7 @@ from memtune_operator.local.checkpoints import checkpoint_path, emulated_checkpo
 from memtune_operator.local.runs import expanded
 from memtune_operator.pods.bootstrap import BOOTSTRAP
 from memtune_operator.pods.kinds import Manifest
-from memtune_operator.pods.wrapping import wrapped_index
+from memtune_operator.pods.wrapped_container import wrapped_index
 
 
 class LocalCommand(NamedTuple):

@@ -10,7 +10,7 @@ from memtune.api import Job
 from memtune.controller.pods import EMULATION_SECONDS
 from memtune.wire.names import pod_name
 from memtune.wire.run import Run
-from memtune_operator.pods import manifests, names, placement, pod_security, variables, wrapping
+from memtune_operator.pods import manifests, names, placement, pod_security, variables, wrapped_container
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.references import check_references
 from memtune_operator.pods.template import read_template
@@ -47,10 +47,10 @@ def emulated_pod(job: Job, run: Run, runner_image: str, is_restricted: bool = Fa
 
 def _pod_spec(spec: Manifest, job: Job, run: Run, runner_image: str) -> Manifest:
     gpu_resource = job.spec.resources.gpu_resource
-    container = spec["containers"][wrapping.wrapped_index(spec["containers"], gpu_resource)]
+    container = spec["containers"][wrapped_container.wrapped_index(spec["containers"], gpu_resource)]
     check_references(spec, container, job)
     path = container.get("terminationMessagePath") or manifests.TERMINATION_MESSAGE
-    wrapped = wrapping.wrap(container, job, run, variables.of_pod(job, run, 0, path))
+    wrapped = wrapped_container.wrap(container, job, run, variables.of_pod(job, run, 0, path))
     made = _probe(wrapped, job, run) if run.gpu else _of_job(wrapped, job, run)
     prepared = [_without_gpus(each, gpu_resource) for each in spec.get("initContainers") or []]
     return {
@@ -58,7 +58,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, runner_image: str) -> Manifest
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
         **made,
         "restartPolicy": "Never",
-        "initContainers": [wrapping.copy_runner(spec, runner_image), *prepared],
+        "initContainers": [wrapped_container.copy_runner(spec, runner_image), *prepared],
         "volumes": [*(spec.get("volumes") or []), *made["volumes"]],
     }
 

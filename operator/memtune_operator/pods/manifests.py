@@ -11,7 +11,7 @@ from memtune.api import API_VERSION, KIND, Job
 from memtune.controller.budget import most_probe_seconds
 from memtune.wire.names import plan_hash, pod_name, run_name
 from memtune.wire.run import Run, RunKind
-from memtune_operator.pods import gangs, names, placement, pod_security, variables, wrapping
+from memtune_operator.pods import gangs, names, placement, pod_security, variables, wrapped_container
 from memtune_operator.pods.jobset import job_set
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.references import check_references
@@ -89,25 +89,25 @@ def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
 
 
 def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str) -> Manifest:
-    position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
+    position = wrapped_container.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
     container = spec["containers"][position]
     check_references(spec, container, job)
     env = variables.of_pod(job, run, index, container.get("terminationMessagePath") or TERMINATION_MESSAGE)
-    wrapped = wrapping.wrap(container, job, run, env)
+    wrapped = wrapped_container.wrap(container, job, run, env)
     return {
         **placement.with_nodes(spec, job, run),
         **deadline(spec, job, run),
         "restartPolicy": "Never",
         "hostname": pod_name(job.metadata.name, run.kind, run.number, index),
         "subdomain": run_name(job.metadata.name, run.kind, run.number),
-        "initContainers": [wrapping.copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
+        "initContainers": [wrapped_container.copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
         "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
         "volumes": [*(spec.get("volumes") or []), *volumes(wrapped, job)],
     }
 
 
 def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
-    """Set activeDeadlineSeconds on probes, so that a stuck one ends without an operator. Train runs have none."""
+    """Set activeDeadlineSeconds on probes, so that a stuck one ends without an operator. Attempts have none."""
     if run.kind is not RunKind.PROBE:
         return {}
     latest = min(math.ceil(most_probe_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
@@ -152,7 +152,7 @@ def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str
     """The template's labels or annotations, merged with those of a run."""
     own = template["metadata"].get(part) or {}
     for key in sorted(set(own) & set(ours)):
-        raise wrapping.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
+        raise wrapped_container.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
     return {**own, **ours}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from memtune.controller.observation import PodCondition, PodObservation
@@ -14,18 +13,13 @@ from memtune.wire.report_checks import ReportError
 from memtune.wire.trace_message import LONGEST_BYTES
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import Manifest
-from memtune_operator.pods.wrapping import TemplateError, wrapped_index
+from memtune_operator.pods.lost_nodes import NodesSeen, is_on_lost_node, silent_since
+from memtune_operator.pods.timestamps import seconds_if_any
+from memtune_operator.pods.wrapped_container import TemplateError, wrapped_index
 
 _LONGEST_MESSAGE = 1000
 # More pods than any run has.
 _INDEX = re.compile("[0-9]{1,9}")
-
-
-class NodesSeen(NamedTuple):
-    """The names of all nodes, and of the lost ones."""
-
-    known: frozenset[str]
-    lost: frozenset[str]
 
 
 def owned_by(objects: Iterable[Manifest], uid: str) -> list[Manifest]:
@@ -96,15 +90,15 @@ def observe(
         message=_text(status.get("message")),
         conditions=tuple(_condition(each) for each in status.get("conditions") or []),
         deleting=bool(metadata.get("deletionTimestamp")),
-        node_lost=_is_on_lost_node(pod, nodes, now_seconds, lost_after_seconds),
-        node_doubted=nodes is None and _silent_since(pod) is not None,
+        node_lost=is_on_lost_node(pod, nodes, now_seconds, lost_after_seconds),
+        node_doubted=nodes is None and silent_since(pod) is not None,
         waiting_reason=_text(waiting.get("reason")),
         waiting_message=_text(waiting.get("message")),
         init_exit_code=_init_exit_code(status),
         exit_code=ended.get("exitCode"),
         exit_reason=_text(ended.get("reason")),
-        started_at_seconds=_time(running.get("startedAt") or ended.get("startedAt")),
-        finished_at_seconds=_time(ended.get("finishedAt")),
+        started_at_seconds=seconds_if_any(running.get("startedAt") or ended.get("startedAt")),
+        finished_at_seconds=seconds_if_any(ended.get("finishedAt")),
         report=report,
         failure_order=report.failure_order if report else None,
         last_words=message[:LONGEST_BYTES] if isinstance(message, str) and report is None else "",
@@ -132,16 +126,11 @@ def held_seconds(seen: Gone, gpu_resource: str) -> float | None:
     """How long the wrapped container of a deleted pod ran; None if its kubelet never reported it."""
     state = _wrapped_status(seen.pod, gpu_resource).get("state") or {}
     running, ended = state.get("running") or {}, state.get("terminated")
-    start = _time(running.get("startedAt") or (ended or {}).get("startedAt"))
-    end = _time((ended or {}).get("finishedAt")) if ended is not None else seen.at_seconds
+    start = seconds_if_any(running.get("startedAt") or (ended or {}).get("startedAt"))
+    end = seconds_if_any((ended or {}).get("finishedAt")) if ended is not None else seen.at_seconds
     if start is None:
         return 0.0 if ended is None else None
     return max(end - start, 0.0) if end is not None else None
-
-
-def seconds_of(time: str) -> float:
-    """Convert an API server timestamp to seconds since the epoch."""
-    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
 def _controller_uid(manifest: Manifest) -> str:
@@ -181,48 +170,9 @@ def _report(ended: dict[str, Any]) -> Report | None:
         return None
 
 
-def _is_on_lost_node(pod: Manifest, nodes: NodesSeen | None, now_seconds: float, after_seconds: float) -> bool:
-    node = (pod.get("spec") or {}).get("nodeName")
-    if not node:
-        return False
-    if nodes is None:
-        since = _silent_since(pod)
-        is_lost = since is not None and now_seconds - since > after_seconds
-    elif node not in nodes.known:
-        return True
-    else:
-        is_lost = node in nodes.lost
-    return is_lost and _is_past_its_grace(pod, now_seconds)
-
-
-def _silent_since(pod: Manifest) -> float | None:
-    """Since when the pod itself indicates a lost node, for operators that may not read nodes.
-
-    The node controller sets only the pod's Ready condition to false, a kubelet also its containers'; and no live
-    kubelet leaves a pod long past its grace period.
-    """
-    conditions = {each.get("type"): each for each in (pod.get("status") or {}).get("conditions") or []}
-    ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
-    is_taken = (ready.get("status"), containers.get("status")) == ("False", "True")
-    # A readiness gate in the template has the same effect while the kubelet is alive.
-    if is_taken and ready.get("reason") != "ReadinessGatesNotReady":
-        return _time(ready.get("lastTransitionTime"))
-    return _time(pod["metadata"].get("deletionTimestamp"))
-
-
-def _is_past_its_grace(pod: Manifest, now_seconds: float) -> bool:
-    deleted = _time(pod["metadata"].get("deletionTimestamp"))
-    # The deletionTimestamp already includes the grace period.
-    return deleted is None or now_seconds > deleted
-
-
 def _condition(condition: dict[str, Any]) -> PodCondition:
     return PodCondition(*(_text(condition.get(name)) for name in ("type", "status", "reason", "message")))
 
 
 def _text(value: Any) -> str:
     return str(value or "")[:_LONGEST_MESSAGE]
-
-
-def _time(value: Any) -> float | None:
-    return seconds_of(value) if isinstance(value, str) else None

@@ -11,11 +11,11 @@ from memtune.controller import Blocker
 from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.run import Run, RunKind
-from memtune_operator.pods import gangs, policy
+from memtune_operator.pods import gangs, security_policy
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import TemplateError
+from memtune_operator.pods.wrapped_container import TemplateError
 
 # Any plan will do: pods of two plans differ only in variables and the name.
 ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
@@ -33,7 +33,7 @@ class Preflight(NamedTuple):
 
 def check(
     job: Job,
-    rules: policy.Policy,
+    rules: security_policy.Policy,
     runner_image: str,
     installed: Collection[gangs.Gang] = tuple(gangs.Gang),
     has_attempts: bool = False,
@@ -47,7 +47,7 @@ def check(
         pod = run_pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
     except TemplateError as error:
         return Preflight(blocker=Blocker(error.reason, str(error)))
-    if denied := policy.violation(rules, job, template):
+    if denied := security_policy.violation(rules, job, template):
         return Preflight(blocker=Blocker(reasons.POLICY_DENIED, denied))
     if not job.spec.resources.is_emulated and (missing := gangs.missing_integration(job, template, installed)):
         return Preflight(blocker=missing)

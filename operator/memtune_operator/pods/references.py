@@ -14,7 +14,7 @@ from memtune.api.container import names_in
 from memtune.wire import environment
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.template import read_template
-from memtune_operator.pods.wrapping import conflict, wrapped_index
+from memtune_operator.pods.wrapped_container import conflict, wrapped_index
 
 # The kubelet expands it before the container starts, before the launcher has found a checkpoint.
 _SUB_PATH = "subPathExpr"

@@ -11,7 +11,7 @@ from memtune_operator.pods import names
 from memtune_operator.pods.bootstrap import IMAGE_USER
 from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.placement import REQUIRED
-from memtune_operator.pods.wrapping import TemplateError, conflict
+from memtune_operator.pods.wrapped_container import TemplateError, conflict
 
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}

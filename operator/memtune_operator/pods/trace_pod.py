@@ -18,7 +18,7 @@ from memtune_operator.pods.kinds import Manifest
 from memtune_operator.pods.manifests import TERMINATION_MESSAGE, metadata_of
 from memtune_operator.pods.template import read_template
 from memtune_operator.pods.variables import of_trace
-from memtune_operator.pods.wrapping import TemplateError, copy_runner, env_of, wrapped_index
+from memtune_operator.pods.wrapped_container import TemplateError, copy_runner, env_of, wrapped_index
 
 # For torch and the shapes of one model: 70 billion parameters take 0.3 GiB beyond the import.
 _LIMIT_BYTES = 4 * GIB

@@ -12,7 +12,7 @@ from memtune.units import parse_bytes
 from memtune.wire import environment
 from memtune.wire.names import pod_name, probe_saves, run_name
 from memtune.wire.run import Run, RunKind
-from memtune_operator.pods import names, wrapping
+from memtune_operator.pods import names, wrapped_container
 
 RENDEZVOUS_PORT = 29400
 # The pods of a run may start far apart if only some nodes have the image.
@@ -79,7 +79,7 @@ def _of_plan(job: Job, run: Run) -> dict[str, str]:
         environment.MICRO_BATCH: str(run.plan.micro_batch),
         environment.ACCUMULATION: str(run.plan.accumulation),
         environment.GLOBAL_ACCUMULATION: str(run.plan.accumulation * job.spec.resources.world),
-        **({environment.DEEPSPEED_CONFIG: wrapping.DEEPSPEED_PATH} if is_deepspeed else {}),
+        **({environment.DEEPSPEED_CONFIG: wrapped_container.DEEPSPEED_PATH} if is_deepspeed else {}),
     }
 
 
@@ -120,9 +120,9 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         ),
         **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
         **({environment.SHRINK: _left_after(resources.shrink, own)} if resources.shrink and not run.gpu else {}),
-        environment.METRICS_PORT: "" if run.gpu else str(wrapping.METRICS_PORT),
+        environment.METRICS_PORT: "" if run.gpu else str(wrapped_container.METRICS_PORT),
         # The image may have no home directory for building the emulated driver.
-        **({environment.EMULATED_CACHE: wrapping.EMULATED_PATH} if emulated else {}),
+        **({environment.EMULATED_CACHE: wrapped_container.EMULATED_PATH} if emulated else {}),
     }
 
 
@@ -144,7 +144,7 @@ def _is_probe(run: Run) -> bool:
 
 def _of_files(job: Job, run: Run | None = None) -> dict[str, str]:
     files = {
-        environment.REPORT_PATH: wrapping.REPORT_PATH,
+        environment.REPORT_PATH: wrapped_container.REPORT_PATH,
         environment.REPORT_LOG_TAIL: "1" if job.spec.report_log_tail else "0",
     }
     if job.spec.checkpoint:

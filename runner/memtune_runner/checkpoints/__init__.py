@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from memtune_runner.checkpoints import manifest
 from memtune_runner.checkpoints.complete_checkpoints import Checkpoint, newest
+from memtune_runner.checkpoints.latest_checkpoint import NotResumableError, Resumed, resolve
 from memtune_runner.checkpoints.manifest import ManifestError
-from memtune_runner.checkpoints.resume_from import NotResumableError, Resumed, resolve
 from memtune_runner.checkpoints.store import FencedError, Ranks, Store
 from memtune_runner.rank.settings import Settings
 

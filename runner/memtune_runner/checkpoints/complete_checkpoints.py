@@ -1,6 +1,6 @@
 """The complete checkpoints on a job's volume, the newest first; `manifest.read_complete` says whether one is complete.
 
-`resume_from.resolve` chooses the one that a run begins with. Needs no torch: the launcher does that before any worker
+`latest_checkpoint.resolve` picks the one to resume from. Needs no torch: the launcher does that before any worker
 starts.
 """
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from memtune.units import MIB
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.virtual.gpu import VirtualGpu
 
 # A GPU sold as 80 GB reports 79.1 GiB. A declared size above this share of the true one means the whole device.

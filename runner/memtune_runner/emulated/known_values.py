@@ -1,6 +1,6 @@
-"""The book of known values on the emulated GPU: which storages have them, and which the script has read.
+"""The values that are known on the emulated GPU, by storage.
 
-`value_mode` says what is known, and follows it.
+`dispatch_mode` says which values are known, and keeps them up to date as operators run.
 """
 
 from __future__ import annotations
@@ -9,21 +9,14 @@ import ctypes
 import math
 import sys
 import weakref
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from memtune.units import counted
-
-TRUE, MADE_UP = "true", "made up"
 # The largest tensors that the CPU computes: of floating-point numbers, and of masks and indices.
 MOST_FLOATS, _INTEGERS = 1 << 20, 1 << 24
 _DEFAULT_FILL = 1.0
-_PLACES_SHOWN = 3
 # Any memory: a type for each size would take longer to make than most operators.
 _MEMORY = ctypes.c_char * sys.maxsize
-_OURS = str(Path(__file__).parent.parent)
 
 
 class Known(NamedTuple):
@@ -34,56 +27,7 @@ class Known(NamedTuple):
     kind: Any = None
 
 
-class Reads:
-    """Where the script read values of the GPU."""
-
-    def __init__(self) -> None:
-        self._times: Counter[tuple[str, int, str, bool]] = Counter()
-
-    @property
-    def made_up_sizes(self) -> int:
-        """How often a tensor got its size from values that are not true."""
-        return sum(times for (_, _, value, sizes), times in self._times.items() if sizes and value != TRUE)
-
-    def note(self, is_true: bool, sizes: bool = False) -> None:
-        """Record that the script reads a value now, or that a tensor gets its size from one."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and _is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        self._times[frame.f_code.co_filename, frame.f_lineno, TRUE if is_true else MADE_UP, sizes] += 1
-
-    def clear(self) -> None:
-        """Forget what was read so far."""
-        self._times.clear()
-
-    def report(self) -> list[dict[str, Any]]:
-        """Return the places, most frequent first."""
-        return [
-            {"file": file, "line": line, "value": value, "sizes": sizes, "times": times}
-            for (file, line, value, sizes), times in self._times.most_common()
-        ]
-
-
-def words_of_reads(report: Sequence[Mapping[str, Any]], reader: str = "the script") -> str | None:
-    """Say where values were read that are not true; None if there was none."""
-    made_up = [each for each in report if each["value"] != TRUE]
-    if not made_up:
-        return None
-    times = counted(sum(each["times"] for each in made_up), "value")
-    places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_PLACES_SHOWN])
-    made_up_sizes = sum(each["times"] for each in made_up if each["sizes"])
-    sizes = "memory may depend on them"
-    if made_up_sizes:
-        sizes = f"{counted(made_up_sizes, 'size')} of tensors came from them, so memory depends on them"
-    more = ", ..." if len(made_up) > _PLACES_SHOWN else ""
-    return f"{reader} read {times} that no kernel has computed ({places}{more}); {sizes}"
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith((_OURS, "<")) or "/torch/" in file or "/contextlib.py" in file
-
-
-class Book:
+class KnownValues:
     """The known values of each storage, for as long as it lives."""
 
     def __init__(self) -> None:
@@ -126,7 +70,7 @@ class Book:
             self._known.pop(key, None)
             return
         if known.fill is not None and known.kind is None:
-            known = known._replace(kind=tensor.dtype)
+            known = Known(known.is_true, known.fill, tensor.dtype)
         self._known[key] = known
         reference = self._references.get(key)
         if reference is None or reference() is not storage:

@@ -21,9 +21,9 @@ from memtune.gpus.gpu import chip_of
 from memtune.units import counted
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, CommandError, parse
-from memtune_runner.emulated import exit_codes, installed, nvidia_smi, outcomes
+from memtune_runner.emulated import exit_codes, installed_torch, nvidia_smi, outcomes
 from memtune_runner.emulated.errors import EmulationError
-from memtune_runner.emulated.ranks import MOST_GPUS, RankPosition, named_gpus, of_command, of_node
+from memtune_runner.emulated.rank_count import MOST_GPUS, RankPosition, named_gpus, of_command, of_node
 from memtune_runner.emulated.variables import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.variables import variables as on_gpu
 
@@ -75,7 +75,7 @@ def emulate(request: Request) -> dict[str, Any]:
     except CommandError as error:
         raise EmulationError(str(error)) from None
     command = checks.of_console_script(given)
-    torch = installed.find(command)
+    torch = installed_torch.find(command)
     ranks = request.ranks or of_command(given, request.words)
     if request.rank >= ranks:
         raise EmulationError(f"--rank {request.rank}: the last of {ranks} ranks is {ranks - 1}; give --ranks")

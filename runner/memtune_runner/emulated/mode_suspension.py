@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import _tensor_str
+from torch.nn.modules import _functions
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils import _python_dispatch, checkpoint
 
-from memtune_runner.emulated.value_mode import ValueMode
+from memtune_runner.emulated.dispatch_mode import ValueMode
+from memtune_runner.emulated.value_reads import ValueReads
 from memtune_runner.rank.imports import ImportWatch
 
 # torch leaves these untyped.
@@ -143,6 +145,22 @@ def followed_masks(mode: ValueMode) -> Iterator[None]:
         yield
     finally:
         library._destroy()
+
+
+@contextmanager
+def trusted_counts(reads: ValueReads) -> Iterator[None]:
+    """Record no read where a synchronized batch norm leaves out ranks without a sample: none has fewer than this."""
+
+    def normalizing(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def normalized(*args: Any, **kwargs: Any) -> Any:
+            with reads.paused():
+                return plain(*args, **kwargs)
+
+        return normalized
+
+    with _replaced(_functions.SyncBatchNorm, ("forward",), normalizing):
+        yield
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from memtune.wire.report import Phase
-from memtune_runner.emulated.history import Change
+from memtune_runner.emulated.memory_history import Change
 from memtune_runner.emulated.process import used_gpus
 from memtune_runner.rank import phases
 

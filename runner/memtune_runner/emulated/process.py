@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from memtune_runner.emulated.known_values import words_of_reads
-from memtune_runner.emulated.ranks import MOST_GPUS
-from memtune_runner.emulated.unfilled import Unfilled
-from memtune_runner.emulated.values import Values
+from memtune_runner.emulated.rank_count import MOST_GPUS
+from memtune_runner.emulated.unfilled_weights import UnfilledWeights
+from memtune_runner.emulated.value_reads import words_of_reads
+from memtune_runner.emulated.value_tracking import ValueTracking
 from memtune_runner.rank.imports import ImportWatch
 
 # Settings with which inductor captures CUDA graphs, or chooses kernels by their times.
@@ -30,17 +30,17 @@ _TIMED = (
 )
 
 
-class Emulation:
+class EmulatedProcess:
     """One process on the emulated GPU, as one of ``ranks``."""
 
-    inherited: ClassVar[Emulation | None] = None
+    inherited: ClassVar[EmulatedProcess | None] = None
     """That of the parent from which this process was forked after the import of torch."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._compilations = 0
-        self._unfilled = Unfilled(lambda: self._host_bytes("VmRSS"))
-        self._values = Values(self._unfilled)
+        self._unfilled = UnfilledWeights(lambda: self._host_bytes("VmRSS"))
+        self._values = ValueTracking(self._unfilled)
         self.active = ExitStack()
         self._file_bytes = 0
 
@@ -84,11 +84,11 @@ class Emulation:
             self._count_compilations(torch)
         self.active.callback(finish_backward_passes, torch)
         self.active.enter_context(self._values.following(stands_for_all))
-        util.register_after_fork(self, Emulation._forked)
+        util.register_after_fork(self, EmulatedProcess._forked)
 
     def inherit(self) -> None:
-        """Have processes that are forked from now on be of this emulation."""
-        Emulation.inherited = self
+        """Have processes that are forked from now on inherit this state."""
+        EmulatedProcess.inherited = self
         self._file_bytes = max(self._file_bytes, _status_bytes("RssFile"))  # a fork that is forked again has mapped few
 
     def end_child(self) -> None:
@@ -200,9 +200,9 @@ def follow_values(torch: Any) -> None:
         from memtune_runner.emulated import rendezvous
 
         rendezvous.exchange_objects()
-        emulation = Emulation(1)
-        emulation.follow(torch, stands_for_all=False)
-        atexit.register(emulation.end_child)  # while torch is still there
+        process = EmulatedProcess(1)
+        process.follow(torch, stands_for_all=False)
+        atexit.register(process.end_child)  # while torch is still there
 
 
 def finish_backward_passes(torch: Any) -> None:

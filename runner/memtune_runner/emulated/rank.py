@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.units import gib
 from memtune.wire import environment
-from memtune_runner.emulated import history
-from memtune_runner.emulated.history import Change
+from memtune_runner.emulated import memory_history
+from memtune_runner.emulated.memory_history import Change
 from memtune_runner.emulated.phase_peaks import PhasePeaks
-from memtune_runner.emulated.process import Emulation, enter_children, notes, other_processes
+from memtune_runner.emulated.process import EmulatedProcess, enter_children, notes, other_processes
 from memtune_runner.rank.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class EmulatedRank:
     """Does nothing until attached; a rank on another device never is."""
 
     def __init__(self, ranks: int) -> None:
-        self._emulation = Emulation.inherited or Emulation(ranks)
+        self._process = EmulatedProcess.inherited or EmulatedProcess(ranks)
         self._torch: ModuleType | None = None
         self._peaks: PhasePeaks | None = None
         self._statistics: EmulatedStatistics | None = None
@@ -38,10 +38,10 @@ class EmulatedRank:
 
         self._torch, self._peaks = torch, PhasePeaks(torch)
         keeps_history = environment.EMULATED_RESULT in os.environ
-        statistics = EmulatedStatistics(settings, self._peaks, keeps_history, self._emulation)
+        statistics = EmulatedStatistics(settings, self._peaks, keeps_history, self._process)
         self._statistics = statistics
-        if self._emulation is not Emulation.inherited:
-            self._emulation.torch_imported(torch)
+        if self._process is not EmulatedProcess.inherited:
+            self._process.torch_imported(torch)
         enter_children()
         return statistics
 
@@ -49,19 +49,19 @@ class EmulatedRank:
         """Stop following values, and counting operations."""
         if self._statistics:
             self._statistics.stop_counting()
-        self._emulation.active.close()
+        self._process.active.close()
 
     def tell(self) -> None:
         """Log how far an emulated run can be trusted."""
         if self._torch is None or self._peaks is None:
             return
-        measured = {**self._emulation.measured(), "otherProcesses": other_processes()}
+        measured = {**self._process.measured(), "otherProcesses": other_processes()}
         if path := os.environ.get(environment.EMULATED_RESULT):
             phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
             step = self._statistics.step_time if self._statistics else None
             result = {
                 **measured, "phaseBytes": phase_bytes, "peakBytesByGpu": self._peaks.by_gpu(),
-                "residentPeakBytes": self._emulation.resident_peak_bytes,
+                "residentPeakBytes": self._process.resident_peak_bytes,
                 "stepSeconds": {**step._asdict(), "all": step.seconds} if step else None,
                 **self._history(changes), "torch": self._torch.__version__,
             }  # fmt: skip
@@ -80,7 +80,7 @@ class EmulatedRank:
             cuda.memory._dump_snapshot(snapshot)
         gc.disable()  # the script has ended, and the history is millions of objects without a cycle
         events = cuda.memory._snapshot()["device_traces"][self._peaks.fullest()]
-        return {"history": history.peak_history(events, changes)}
+        return {"history": memory_history.peak_history(events, changes)}
 
 
 def _words(measured: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from memtune_runner.emulated.ranks import GPUS_PER_NODE
+from memtune_runner.emulated.rank_count import GPUS_PER_NODE
 from memtune_runner.rank.imports import ImportWatch
 
 # Variables that the agent sets for the only process that it starts; for several, the emulation sets them.

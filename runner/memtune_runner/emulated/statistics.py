@@ -12,11 +12,11 @@ from memtune.gpus.gpu import find
 from memtune.gpus.operations import Operation, StepTime, step_time
 from memtune.units import gib
 from memtune_runner.device.statistics import CudaStatistics
-from memtune_runner.emulated.history import MOST_EVENTS
+from memtune_runner.emulated.memory_history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
-from memtune_runner.emulated.process import Emulation, bytes_others_left, resize
+from memtune_runner.emulated.process import EmulatedProcess, bytes_others_left, resize
 from memtune_runner.emulated.step_operations import COLLECTIVES, StepTrace
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.settings import Settings
 
 # The first one makes what all others find.
@@ -27,7 +27,7 @@ _NOT_COUNTED = "memtune: the operations of a step could not be counted"
 class EmulatedStatistics(CudaStatistics):
     """The ``settings`` have what the GPU has left after a number of steps; 0 is the start."""
 
-    def __init__(self, settings: Settings, peaks: PhasePeaks, keeps_history: bool, emulation: Emulation) -> None:
+    def __init__(self, settings: Settings, peaks: PhasePeaks, keeps_history: bool, process: EmulatedProcess) -> None:
         super().__init__(None)
         self._settings, self._budget_from_step, self._steps = settings, settings.budget_from_step, 0
         # A probe of a single step has none to count, and an update on the host is none of the GPU's.
@@ -36,7 +36,7 @@ class EmulatedStatistics(CudaStatistics):
         self._trace: StepTrace | None = None
         self._micro_batches = 0
         self._step_time: StepTime | None = None
-        self._peaks, self._keeps_history, self._emulation = peaks, keeps_history, emulation
+        self._peaks, self._keeps_history, self._process = peaks, keeps_history, process
         if left_bytes := self._budget_from_step.get(0):
             resize(left_bytes)
 
@@ -54,7 +54,7 @@ class EmulatedStatistics(CudaStatistics):
             peak_reserved_bytes=highest["reserved"],
             # Processes that the script has started may have ended since the last reading.
             non_torch_bytes=reading.non_torch_bytes + bytes_others_left(self._device),
-            made_up_sizes=self._emulation.made_up_sizes,
+            made_up_sizes=self._process.made_up_sizes,
         )
 
     def record_sites(self) -> None:
@@ -121,7 +121,7 @@ class EmulatedStatistics(CudaStatistics):
     @property
     def step_time(self) -> StepTime | None:
         """How long a step takes by its operations; None if they were not counted, or have sizes that were made up."""
-        return None if self._emulation.made_up_sizes else self._step_time
+        return None if self._process.made_up_sizes else self._step_time
 
     def counted_seconds(self) -> float | None:
         return self.step_time.seconds if self.step_time else None

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import torch
 from torch.profiler import ExecutionTraceObserver, record_function
 
 from memtune.gpus.operations import Operation
+from memtune_runner.emulated.trace_warnings import without_trace_warnings
 
 _Node = Mapping[str, Any]
 # Where an operator has the two matrices that it multiplies.
@@ -52,6 +53,9 @@ _OWN_TRACE = "the script records an execution trace of its own"
 _MODE = "PythonDispatchMode"
 _HEAD = re.compile(r'\s*"id": (\d+), "name": "([^"\\]*)", "ctrl_deps": (\d+),\s*')
 _SCHEMA = re.compile(r'"name": "op_schema", "type": "string", "value": "([^"\\]*)"')
+# A tensor: its number, that of its storage, and where in that it begins.
+_STORAGE = re.compile(r'(?<=\[)\d+,(\d+),\d+(?=,\d+,\d+,")')
+_LINES = len(("{", "id", "inputs", "outputs", "attrs", "}"))
 _INPUTS, _OUTPUTS = '"inputs": ', '"outputs": '
 _MICRO_BATCH = "memtune: a micro-batch begins"
 _TRITON = (("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"), ("triton.runtime.jit", "JITFunction"))
@@ -72,10 +76,11 @@ class StepTrace:
             file = Path(directory) / "step.json"
             self._observer.register_callback(str(file))
             try:
-                self._observer.start()
+                with without_trace_warnings():
+                    self._observer.start()
                 self._lines = file.open(encoding="utf-8")
             except BaseException:
-                self._observer.unregister_callback()
+                self._unregister()
                 raise
         self._patch(ExecutionTraceObserver, "register_callback", self._giving_way)
         for module, name in _TRITON:
@@ -116,15 +121,20 @@ class StepTrace:
         """Count no more."""
         while self._patched:
             setattr(*self._patched.pop())
-        self._observer.unregister_callback()
+        self._unregister()
         self._lines.close()
+
+    def _unregister(self) -> None:
+        with without_trace_warnings():  # torch stops a trace that goes on
+            self._observer.unregister_callback()
 
     def stop(self) -> list[Counter[Operation]]:
         """Return what occurred before the first micro-batch, and from the beginning of each to that of the next."""
         if self._gave_way:
             raise ValueError(_OWN_TRACE)
         try:
-            self._observer.stop()
+            with without_trace_warnings():
+                self._observer.stop()
             counted = operations(_nodes(self._lines))
         finally:
             self.close()
@@ -140,21 +150,32 @@ def _nodes(lines: Iterable[str]) -> Iterator[_Node]:
 
     torch does not escape the name of a range that the script gave, which does nothing by itself and is left out.
     """
-    node, end = list[str](), ""
-    for line in lines:
-        mark = line.strip()
-        if mark == "{":
-            node, end = [], line.rstrip().replace("{", "}")
-        node.append(line)
-        if mark in ("}", "},") and line.rstrip().rstrip(",") == end and (read := _read_node(node)):
-            yield read
+    source, node, end = iter(lines), list[str](), ""
+    for first in source:
+        # Nearly all nodes have the same number of lines.
+        taken = [first, *islice(source, _LINES - 1)] if first.strip() == "{" else [first]
+        if len(taken) == _LINES and taken[-1].rstrip().rstrip(",") == _end_of(first):
+            if read := _read_node(taken):
+                yield read
+            continue
+        for line in taken:
+            if line.strip() == "{":
+                node, end = [], _end_of(line)
+            node.append(line)
+            if line.rstrip().rstrip(",") == end and (read := _read_node(node)):
+                yield read
+
+
+def _end_of(first: str) -> str:
+    """The last line of a node that begins with this one."""
+    return first.rstrip().replace("{", "}")
 
 
 def _read_node(lines: Sequence[str]) -> _Node | None:
     """The node in these lines; None for a range whose name cannot be read."""
-    if len(lines) == len(("{", "id", "inputs", "outputs", "attrs", "}")) and (head := _HEAD.fullmatch(lines[1])):
-        _, _, inputs, outputs, attributes, _ = map(str.strip, lines)
-        if (schema := _SCHEMA.search(attributes)) and inputs.startswith(_INPUTS) and outputs.startswith(_OUTPUTS):
+    if len(lines) == _LINES and (head := _HEAD.fullmatch(lines[1])):
+        _, _, inputs, outputs, attributes, _ = lines
+        if (schema := _SCHEMA.search(attributes)) and _INPUTS in inputs and _OUTPUTS in outputs:
             return _LateNode(head, schema[1], inputs, outputs)
     text = "".join(lines).rstrip().rstrip(",")
     try:
@@ -170,13 +191,21 @@ class _LateNode(dict[str, Any]):
     """A node whose inputs and outputs are read once they are asked for: those of most are not."""
 
     def __init__(self, head: re.Match[str], schema: str, inputs: str, outputs: str) -> None:
-        attributes = [{"name": "op_schema", "value": schema}]
-        super().__init__(id=int(head[1]), name=head[2], ctrl_deps=int(head[3]), attrs=attributes)
-        self._late = {"inputs": inputs.removeprefix(_INPUTS), "outputs": outputs.removeprefix(_OUTPUTS)}
+        super().__init__(id=int(head[1]), name=head[2], ctrl_deps=int(head[3]), op_schema=schema)
+        self._late = {"inputs": inputs, "outputs": outputs}
 
     def __missing__(self, name: str) -> Any:
-        found = self[name] = json.loads(self._late[name].rstrip(","))
+        found = self[name] = json.loads(self._late[name].partition(": ")[2].rstrip().rstrip(","))
         return found
+
+    def described(self) -> tuple[str, str]:
+        """What operation it is: its operator, and its inputs and outputs with their storages numbered anew."""
+        numbers = dict[str, str]()
+
+        def anew(tensor: re.Match[str]) -> str:
+            return numbers.setdefault(tensor[1], str(len(numbers)))
+
+        return self["op_schema"] or self["name"], _STORAGE.sub(anew, self._late["inputs"] + self._late["outputs"])
 
 
 def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
@@ -185,7 +214,7 @@ def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
     Products and attention may have kernels that copy their inputs. An operator that a dispatch mode replaced counts as
     the calls of the mode: none where checkpointing has saved the result.
     """
-    found = [Counter[Operation]()]
+    found, known = [Counter[Operation]()], dict[tuple[str, str], Operation | None]()
     working, multiplying = set[int](), set[int]()
     for node in nodes:
         if node["name"] == _MICRO_BATCH:
@@ -200,7 +229,7 @@ def operations(nodes: Iterable[_Node]) -> list[Counter[Operation]]:
         is_collective = node["name"] == "record_param_comms"
         if number in working and not is_collective and not _may_multiply(node["name"]):
             continue
-        operation = _collective(node) if is_collective else _operation(node)
+        operation = _collective(node) if is_collective else _operation(node, known)
         if operation is None or (number in working and not operation.flops):
             continue
         working.add(caller)
@@ -270,11 +299,23 @@ class _Argument(NamedTuple):
     tensors: list[_Tensor]
 
 
-def _operation(node: _Node) -> Operation | None:
-    """The operation of an operator that calls none; None if it does nothing on the GPU."""
-    schema = next((each["value"] for each in node["attrs"] if each["name"] == "op_schema"), "")
+def _operation(node: _Node, known: dict[tuple[str, str], Operation | None]) -> Operation | None:
+    """The operation of an operator that calls none; None if it does nothing on the GPU.
+
+    Those of all layers are alike, and ``known`` once one of them was read.
+    """
+    if not isinstance(node, _LateNode):
+        schema = next((each["value"] for each in node["attrs"] if each["name"] == "op_schema"), "")
+        return None if _asks_for_nothing(node["name"], schema) else _read_operation(node, schema)
+    schema = node["op_schema"]
     if _asks_for_nothing(node["name"], schema):
         return None
+    if (described := node.described()) not in known:
+        known[described] = _read_operation(node, schema)
+    return known[described]
+
+
+def _read_operation(node: _Node, schema: str) -> Operation | None:
     name = node["name"].rpartition("::")[2]
     arguments, outputs = _arguments(node, schema), [*chain.from_iterable(_values(node["outputs"]))]
     inputs = [tensor for argument in arguments for tensor in argument.tensors]

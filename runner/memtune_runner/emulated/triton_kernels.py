@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from memtune_runner.emulated.value_mode import ValueMode
+from memtune_runner.emulated.dispatch_mode import ValueMode
 from memtune_runner.rank.imports import ImportWatch
 
 # Inductor's names for the output arguments of its kernels.

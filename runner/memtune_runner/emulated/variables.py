@@ -11,8 +11,8 @@ from memtune.gpus.gpu import Chip, Gpu, chip_of, find, of_product, slice_bytes
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
 from memtune_runner.emulated.errors import EmulationError, UnknownGpuError
-from memtune_runner.emulated.installed import Installed
-from memtune_runner.emulated.ranks import MOST_GPUS
+from memtune_runner.emulated.installed_torch import InstalledTorch
+from memtune_runner.emulated.rank_count import MOST_GPUS
 
 
 def known_gpu(name: str) -> Gpu:
@@ -28,7 +28,7 @@ def outside_bytes(ranks: int) -> dict[str, int]:
     return {name: int(size) for name, size in expected_overhead(ranks).items()}
 
 
-def variables(gpu: Gpu, ranks: int, gpus: int, torch: Installed) -> dict[str, str]:
+def variables(gpu: Gpu, ranks: int, gpus: int, torch: InstalledTorch) -> dict[str, str]:
     """Return the variables of a process on a node of ``gpus`` such GPUs; the library is built if necessary."""
     library = build(torch.directory, torch.torch, torch.cuda)
     outside = sum(outside_bytes(ranks).values())
@@ -51,7 +51,7 @@ def unnamed_file() -> int:
     return descriptor
 
 
-def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, gpus: int, torch: Installed) -> str:
+def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, gpus: int, torch: InstalledTorch) -> str:
     """Return the description of the GPU for the emulation in C."""
     if gpus > MOST_GPUS:
         raise EmulationError(f"torch knows no more than {MOST_GPUS} GPUs of a node; share the {gpus} among nodes")

@@ -14,7 +14,7 @@ from typing import Any
 from memtune_runner.command import accelerate_options, run_target
 from memtune_runner.command.command import Kind
 from memtune_runner.emulated import outcomes
-from memtune_runner.emulated.process import Emulation, enter_children, other_processes, used_gpus
+from memtune_runner.emulated.process import EmulatedProcess, enter_children, other_processes, used_gpus
 from memtune_runner.rank.imports import ImportWatch
 
 _PEAKS = {
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     outcomes.prefer_for_oom_killer()
     code, ending = 0, {}
     try:
-        with session.emulation.active:
+        with session.process.active:
             for name, value in accelerate_options.variables(os.environ).items():
                 os.environ.setdefault(name, value)
             run_target.run(Kind(task["kind"]), task["target"], task["arguments"])
@@ -66,7 +66,7 @@ class Session:
         self._task = task
         self._torch: ModuleType | None = None
         self._peaks: dict[int, dict[str, int]] = {}
-        self.emulation = Emulation(task["ranks"])
+        self.process = EmulatedProcess(task["ranks"])
 
     def torch_imported(self, torch: ModuleType) -> None:
         """Set up, after the script has imported torch."""
@@ -82,7 +82,7 @@ class Session:
             torch._C._accelerator_resetPeakStats = keep_and_reset
         if self._task["snapshot"]:
             torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
-        self.emulation.torch_imported(torch)
+        self.process.torch_imported(torch)
 
     def _keep_peaks(self) -> None:
         """Keep the largest peaks when the script resets them."""
@@ -129,5 +129,5 @@ class Session:
             },
             "allocatorRetries": sum(each.get("num_alloc_retries", 0) for each in statistics),
             "outOfMemoryErrors": sum(each.get("num_ooms", 0) for each in statistics),
-            **self.emulation.measured(),
+            **self.process.measured(),
         }

@@ -19,10 +19,10 @@ from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import huggingface_arguments
 from memtune_runner.integrations.first_training import FirstAccelerator
+from memtune_runner.integrations.learning_rate_schedule import Schedule
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
-from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.rank import phases
-from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.failure_causes import of_exception
 from memtune_runner.rank.ranks import own_directory
 
 if TYPE_CHECKING:

@@ -69,7 +69,8 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
         "auto_find_batch_size": False,
         "bf16": mixed_precision(plan) == "bf16",
         "fp16": mixed_precision(plan) == "fp16",
-        "gradient_checkpointing": False,  # the runner checkpoints blocks itself, in the same way for every integration
+        # engine/activation_checkpointing.py checkpoints blocks, in the same way for every integration.
+        "gradient_checkpointing": False,
         "activation_checkpointing": False,  # the same, under its name since transformers 5
         "deepspeed": deepspeed(settings),
         "fsdp": "full_shard auto_wrap" if plan.sharding.backend == "fsdp" else "",

@@ -17,16 +17,16 @@ from memtune.wire.report import EXIT_CODES, Device, Ending, Report
 from memtune_runner.checkpoints import newest, probe_saves, resolve
 from memtune_runner.command import checks, worker_command
 from memtune_runner.command.command import Command, Kind
-from memtune_runner.emulated import job as emulated_job
-from memtune_runner.launch import processes
+from memtune_runner.emulated import job_rank
+from memtune_runner.launch import process_trees
 from memtune_runner.launch.merge_reports import RankEnd, cause, merge
-from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.received_signals import Signals
+from memtune_runner.launch.rendezvous import Alone, Ended, Peers, join
 from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Start, Worker, Workers, started
 from memtune_runner.rank import deepspeed_file, ranks
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.failures import Failure, of_bad_input
+from memtune_runner.rank.failure_causes import ProcessEnd, of_bad_input
 from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.settings import Settings
 
@@ -65,7 +65,7 @@ class Launcher:
 
     def _run(self) -> Report:
         settings = self._settings
-        processes.adopt_orphans()
+        process_trees.adopt_orphans()
         try:
             checks.runnable(self._command)
             self._peers = join(
@@ -86,7 +86,7 @@ class Launcher:
             return self._refused(of_bad_input(error))
         except Exception as error:  # a bug in the launcher must still leave a report
             traceback.print_exc()
-            return self._refused(Failure(Ending.ERROR, 1, f"memtune: {type(error).__name__}: {error}"))
+            return self._refused(ProcessEnd(Ending.ERROR, 1, f"memtune: {type(error).__name__}: {error}"))
         finally:
             self._workers.kill()
 
@@ -112,7 +112,7 @@ class Launcher:
             resume_samples=found["samples"] if found else 0,
         )
 
-    def _refused(self, failure: Failure) -> Report:
+    def _refused(self, failure: ProcessEnd) -> Report:
         """Return the report of a run that could not start or can no longer be watched."""
         report = replace(
             merge(self._settings, (), None),
@@ -137,7 +137,7 @@ class Launcher:
         python = () if is_program else checks.python_of(command)
         started = ranks.of_node(settings.node_rank, settings.gpus_per_node, settings.nodes)
         if settings.device is Device.EMULATED:
-            common |= emulated_job.variables(settings, command, python)
+            common |= job_rank.variables(settings, command, python)
             started = started[:1]
         own = {name: with_resume(value, common) for name, value in os.environ.items()}
         for rank in started:

@@ -15,7 +15,7 @@ from memtune.wire.report import EXIT_CODES, Ending, Report
 from memtune_runner.command.command import CommandError, parse
 from memtune_runner.launch.launcher import Launcher
 from memtune_runner.launch.workers import Start, started
-from memtune_runner.rank.report_files import write
+from memtune_runner.launch.write_report import write
 from memtune_runner.rank.settings import Settings, SettingsError, read_settings
 
 

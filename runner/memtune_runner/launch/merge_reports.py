@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.wire.report import EXIT_CODES, Device, Ending, Report
-from memtune_runner.launch.peers import Ended
-from memtune_runner.rank import failures
-from memtune_runner.rank.failures import Failure
-from memtune_runner.rank.report_files import log_tail
+from memtune.wire.report import EXIT_CODES, LOG_TAIL_BYTES, Device, Ending, Report
+from memtune_runner.launch.rendezvous import Ended
+from memtune_runner.rank import failure_causes
+from memtune_runner.rank.failure_causes import ProcessEnd
 from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
+_LOG_TAIL_LINES = 20
 _LEFT = (
     "a Python of the command left without a report, as os._exit does, so what it trained is unknown; let it end by "
     "sys.exit, or at its last line"
@@ -56,15 +56,15 @@ class RankEnd:
         return max(reversed(fitting or self.reports), key=lambda each: each.steps or 0, default=None)
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> ProcessEnd | None:
         """Return why this rank failed by itself; None if it succeeded or was stopped."""
         if self.was_stopped or (self.exit_code == 0 and not self._hangs and not self._hides_failure):
             return None
         report = self.report
         if report is None or report.ending is Ending.SUCCEEDED:
-            return failures.of_words(self.log, self.exit_code)
-        followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
-        return Failure(report.ending, report.exit_code, report.message, followed)
+            return failure_causes.of_words(self.log, self.exit_code)
+        followed = report.ending is Ending.ERROR and failure_causes.is_consequence(f"{report.message}\n{self.log}")
+        return ProcessEnd(report.ending, report.exit_code, report.message, followed)
 
     @property
     def _hides_failure(self) -> bool:
@@ -77,12 +77,12 @@ class RankEnd:
         return [] if self.may_outlive_hang else [each for each in self.reports if each.ending is Ending.HUNG]
 
 
-def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:
+def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, ProcessEnd] | None:
     """Return the rank whose failure caused the others; ``ends`` are ordered by the time they were noticed."""
     failed = [(end, failure) for end in ends if (failure := end.failure)]
     if not failed:
         return None
-    first = failures.first_cause([failure for _, failure in failed])
+    first = failure_causes.first_cause([failure for _, failure in failed])
     return next((end, failure) for end, failure in failed if failure is first)
 
 
@@ -108,6 +108,17 @@ def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> R
         return _nothing_measured(report, unwatched)
     # A completed training is not repeated, which could take days.
     return replace(report, warnings=unwatched) if unwatched else report
+
+
+def log_tail(log: str) -> str:
+    """Return the last lines of a rank's log, up to what a report may carry."""
+    text = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:]).encode("utf-8", "replace")
+    tail = text[-LOG_TAIL_BYTES:]
+    # Drop a line that was cut, unless it is the only one.
+    is_cut = len(text) > len(tail) and text[-len(tail) - 1 :][:1] != b"\n"
+    if is_cut and b"\n" in tail:
+        tail = tail.partition(b"\n")[2]
+    return tail.decode("utf-8", "ignore")
 
 
 def _elsewhere(settings: Settings, ended: Ended) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from memtune_runner.launch import processes
+from memtune_runner.launch import process_trees
 from memtune_runner.launch.output import Output
 from memtune_runner.rank import stacks
 from memtune_runner.rank.bad_input import BadInputError
@@ -108,25 +108,25 @@ class Workers:
         among them."""
         for worker in self.running:
             if worker.is_program:
-                processes.send_to_group(signal_number, worker.process.pid)
+                process_trees.send_to_group(signal_number, worker.process.pid)
             else:
-                processes.send(signal_number, worker.process.pid)
+                process_trees.send(signal_number, worker.process.pid)
 
     def show_stacks(self, workers: Iterable[Worker]) -> None:
         """Have these ranks print their stacks. Below a shell, the first capable process prints: the others are its
         loaders."""
         for worker in workers:
-            tree = [worker.process.pid, *processes.descendants(worker.process.pid)]
-            able = (pid for pid in tree if processes.catches(stacks.SIGNAL, pid))
+            tree = [worker.process.pid, *process_trees.descendants(worker.process.pid)]
+            able = (pid for pid in tree if process_trees.catches(stacks.SIGNAL, pid))
             if (pid := next(able, None)) is not None:
-                processes.send(stacks.SIGNAL, pid)
+                process_trees.send(stacks.SIGNAL, pid)
 
     def kill(self) -> None:
         """Kill all descendants: workers and the processes that they left behind."""
         deadline = time.monotonic() + _KILL_SECONDS
-        while (left := processes.descendants(os.getpid())) and time.monotonic() < deadline:
+        while (left := process_trees.descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
-                processes.send(signal.SIGKILL, pid)
+                process_trees.send(signal.SIGKILL, pid)
             time.sleep(0.01)
             self.poll()
         self.poll()
@@ -148,7 +148,7 @@ def started(words: list[str], variables: Mapping[str, str]) -> Process:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=processes.dying_with_parent(),  # it imports nothing, so it is safe with threads
+            preexec_fn=process_trees.dying_with_parent(),  # it imports nothing, so it is safe with threads
         )
     except OSError as error:  # a script without a shebang, or a binary for another processor
         raise BadInputError(

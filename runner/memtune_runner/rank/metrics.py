@@ -10,10 +10,12 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
-from memtune_runner.rank.memory_reading import Reading
+from memtune.allocator.counters import fragmentation
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.vendored import prometheus_client
 
@@ -110,15 +112,20 @@ class Collector:
         yield info
 
     def _ratios(self, core: Any, samples: list[Sample]) -> Iterator[Any]:
-        for name, part, whole, help_text in (
-            ("peak_fragmentation_ratio", "peak_active_bytes", "peak_reserved_bytes", "1 - peak active / peak reserved"),
-            ("split_ratio", "inactive_split_bytes", "reserved_bytes", "Inactive split bytes / reserved bytes"),
+        for name, ratio, part, whole, help_text in (
+            (
+                *("peak_fragmentation_ratio", fragmentation, "peak_active_bytes", "peak_reserved_bytes"),
+                "1 - peak active / peak reserved",
+            ),
+            (
+                *("split_ratio", truediv, "inactive_split_bytes", "reserved_bytes"),
+                "Inactive split bytes / reserved bytes",
+            ),
         ):
             gauge = core.GaugeMetricFamily(f"memtune_hbm_{name}", help_text, labels=_LABELS)
             for each in samples:
                 if each.bytes.get(whole):
-                    ratio = round(each.bytes[part] / each.bytes[whole], 4)
-                    gauge.add_metric(_labels(each), 1 - ratio if name.startswith("peak") else ratio)
+                    gauge.add_metric(_labels(each), round(ratio(each.bytes[part], each.bytes[whole]), 4))
             yield gauge
 
     def _counters(self, core: Any, samples: list[Sample]) -> Iterator[Any]:

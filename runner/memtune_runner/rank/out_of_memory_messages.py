@@ -1,4 +1,7 @@
-"""The words in which torch, CUDA, NCCL and others say that memory ran out, or that another rank is gone."""
+"""The words in which torch, CUDA, NCCL and others say that memory ran out, or that another rank is gone.
+
+`failure_causes` matches them against exceptions and logs.
+"""
 
 import re
 

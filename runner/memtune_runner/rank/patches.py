@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from memtune_runner.rank import copies
+from memtune_runner.rank import imported_copies
 
 Wrapper = Callable[..., Any]
 
@@ -31,7 +31,7 @@ class Patches:
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute until everything is undone, and its copies in modules that were imported early."""
-        for copy in copies.of(getattr(owner, name, None), value):
+        for copy in imported_copies.of(getattr(owner, name, None), value):
             self._replace(copy.module, copy.name, value)
         self._replace(owner, name, value)
 

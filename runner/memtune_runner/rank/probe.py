@@ -12,7 +12,7 @@ from memtune.wire.applied import shortened_accumulation
 from memtune.wire.probe_pruning import NOTHING, STEADY_STEPS, Pruned, Step, Target, pruned, steady
 from memtune.wire.report import MOST_STEPS, Device, MeasuredStep
 from memtune.words import Word
-from memtune_runner.rank import agreement, shared_store
+from memtune_runner.rank import probe_agreement, shared_store
 from memtune_runner.rank.settings import Settings
 
 DEFAULT_STEPS = 10
@@ -69,7 +69,7 @@ class Probe:
 
     @classmethod
     def of(cls, settings: Settings, world: int) -> Probe | None:
-        """Return the probe of a run with ``world`` ranks; None for a train run."""
+        """Return the probe of a run with ``world`` ranks; None for an attempt."""
         if not settings.is_probe:
             return None
         steps, seconds = settings.probe_steps or DEFAULT_STEPS, settings.probe_seconds or math.inf
@@ -120,7 +120,7 @@ class Probe:
             self._wanted_steps, self.has_enough = STEADY_STEPS, True  # ranks that cannot agree on more make the fewest
         if (any(self._target) or may_have_enough) and not self.has_enough:
             mine = pruned(self._target, self._seen) or (self._enough() if may_have_enough else None)
-            reason = agreement.on(number, mine, self.world)
+            reason = probe_agreement.on(number, mine, self.world)
             self.ended_early = _REASONS[reason] if reason else None
             self.has_enough = self.ended_early is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from memtune.plans.knobs import Sharding
 from memtune.wire import environment
 from memtune.wire.report import Report, read_report
 from memtune.wire.report_checks import ReportError
-from memtune_runner.rank.report_files import whole
 from memtune_runner.rank.settings import Settings
 
 # The variables by which torch detects that torchrun started a process.
@@ -84,6 +84,11 @@ def own_directory(variables: Mapping[str, str]) -> Path | None:
     """Return where this process leaves its rank's report; None if no launcher waits for one."""
     directory = variables.get(environment.RANK_DIRECTORY)
     return Path(directory) if directory else None
+
+
+def whole(report: Report) -> str:
+    """Return the complete report as one line of ASCII."""
+    return json.dumps(report.to_json(), allow_nan=False, separators=(",", ":"))
 
 
 def report_path(directory: Path, rank: Rank) -> Path:

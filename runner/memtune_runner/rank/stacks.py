@@ -1,4 +1,7 @@
-"""Prints the stacks of a rank's threads when the launcher sends a signal, even while the rank is blocked."""
+"""Prints the stacks of a rank's threads when the launcher sends a signal, even while the rank is blocked.
+
+A hang is shown in this way before any rank is ended, because a rank that ends takes others along by its connections.
+"""
 
 from __future__ import annotations
 

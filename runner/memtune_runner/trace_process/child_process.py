@@ -9,7 +9,7 @@ from dataclasses import replace
 from memtune.wire import environment
 from memtune.wire.trace import Trace, dumps
 from memtune.wire.trace_message import LONGEST_BYTES, pack
-from memtune_runner.rank.volumes import Volumes
+from memtune_runner.rank.used_volumes import UsedVolumes
 from memtune_runner.tracing.shared_status import Board
 
 # The only outcome that is not an error message.
@@ -27,7 +27,7 @@ class Inside:
         if self._arguments.quiet:
             _print_nowhere()
         me = os.getpid()
-        volumes = Volumes(os.environ.get(environment.TRACE_VOLUMES, ""))
+        volumes = UsedVolumes(os.environ.get(environment.TRACE_VOLUMES, ""))
         volumes.watch()
         from memtune_runner.tracing import TracingError
 
@@ -45,7 +45,7 @@ class Inside:
             return f"{output} cannot be written: {error.strerror}"
         return TRACED
 
-    def _text(self, board: Board, volumes: Volumes) -> str:
+    def _text(self, board: Board, volumes: UsedVolumes) -> str:
         from memtune_runner.tracing import trace
 
         arguments = self._arguments

@@ -6,7 +6,7 @@ import re
 import signal
 
 from memtune.units import gib
-from memtune_runner.rank.failures import in_words
+from memtune_runner.rank.failure_causes import in_words
 from memtune_runner.rank.user_code import is_user_file
 
 # A frame as faulthandler writes it.

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from memtune_runner.launch.processes import adopt_orphans, descendants, dying_with_parent, send
+from memtune_runner.launch.process_trees import adopt_orphans, descendants, dying_with_parent, send
 from memtune_runner.launch.received_signals import Signals
 from memtune_runner.rank import stacks
 from memtune_runner.trace_process import error_messages

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from memtune_runner.rank.failures import in_words
+from memtune_runner.rank.failure_causes import in_words
 from memtune_runner.tracing.trace_errors import TracingError
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from memtune_runner.rank.failures import missing_module
+from memtune_runner.rank.failure_causes import missing_module
 from memtune_runner.tracing.adaptations import usual_values
 from memtune_runner.tracing.computed_constants import KnownNumbers
 from memtune_runner.tracing.described_model import from_config

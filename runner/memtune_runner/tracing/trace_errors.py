@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from memtune_runner.rank.failures import INSTALL, in_words, missing_module, words_of
+from memtune_runner.rank.failure_causes import INSTALL, in_words, missing_module, words_of
 from memtune_runner.rank.user_code import is_user_file
 
 _NO_GPU = re.compile(

@@ -11,6 +11,7 @@ from memtune.wire.report import Applied
 from memtune_runner.device.statistics import Statistics
 from memtune_runner.rank import applied_knobs, script_warnings
 from memtune_runner.rank.settings import Settings
+from memtune_runner.watch.batch_counts import BatchCounts
 from memtune_runner.watch.engines import (
     DetectedEngine,
     compute_dtype,
@@ -21,16 +22,15 @@ from memtune_runner.watch.engines import (
     main_dtype,
     optimizer_name,
 )
-from memtune_runner.watch.tally import Tally
 
 
 class AppliedPlan:
     """Looks at each thing once, when it can first be seen."""
 
-    def __init__(self, settings: Settings, tally: Tally) -> None:
+    def __init__(self, settings: Settings, batch_counts: BatchCounts) -> None:
         self.looks_for_compute_dtype = True
         self._settings = settings
-        self._tally = tally
+        self._batch_counts = batch_counts
         self._model: weakref.ref[torch.nn.Module] | None = None  # weak, so that the script can delete the model
         self._engine: DetectedEngine | None = None
         self._sharding: str | None = None
@@ -92,14 +92,14 @@ class AppliedPlan:
 
     def shown(self, statistics: Statistics | None) -> Applied:
         """Return what was seen so far."""
-        engine, tally = self._engine, self._tally
+        engine, batch_counts = self._engine, self._batch_counts
         # Whether there are expandable segments costs more to find out than a reading does.
         is_asked = statistics is not None and self._settings.plan.expandable_segments
         return Applied(
-            micro_batch=tally.micro_batch,
-            micro_steps=tally.micro_steps,
-            samples_per_step=tally.samples_per_step,
-            largest_tokens=tally.largest_tokens,
+            micro_batch=batch_counts.micro_batch,
+            micro_steps=batch_counts.micro_steps,
+            samples_per_step=batch_counts.samples_per_step,
+            largest_tokens=batch_counts.largest_tokens,
             backend=engine.backend if engine else None,
             zero_stage=engine.zero_stage if engine else None,
             sharding=self._sharding,
@@ -107,8 +107,8 @@ class AppliedPlan:
             gradient_dtype=(engine.gradient_dtype if engine else None) or self._gradient_dtype,
             compute_dtype=self._compute_dtype,
             # Compiled code calls no hooks, so its checkpointed blocks are unknown.
-            checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
-            evaluation_batch=tally.evaluation_batch,
+            checkpointed_blocks=None if engine and engine.is_compiled else batch_counts.checkpointed_blocks,
+            evaluation_batch=batch_counts.evaluation_batch,
             expandable_segments=statistics.has_expandable_segments() if statistics and is_asked else None,
             optimizer=self._optimizer,
             attention=applied_knobs.attention(),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from memtune.wire.report import Memory
 from memtune_runner.rank.settings import Settings
-from memtune_runner.watch.tally import Tally
+from memtune_runner.watch.batch_counts import BatchCounts
 
 
 class EvaluationPeak:
@@ -21,11 +21,11 @@ class EvaluationPeak:
         """Read the peak before an evaluation batch."""
         self._before = self._measured()
 
-    def forward_ended(self, tally: Tally) -> None:
+    def forward_ended(self, batch_counts: BatchCounts) -> None:
         """Read the peak while the model's output is still alive."""
         now = self._measured()
         if now > self._before:
-            self._peak_bytes, self._batch = now, tally.evaluation_batch
+            self._peak_bytes, self._batch = now, batch_counts.evaluation_batch
 
     @property
     def warning(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtune.wire.report import Memory
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 
 
 class MemoryRecord:

@@ -220,7 +220,7 @@ def _scaler_step(watch: Watch) -> Inherited:
 
 def _schedule_made(watch: Watch) -> Inherited:
     def made(inherited: Inherited, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        watch.rate_schedule.made(getattr(scheduler, "lr_lambdas", None))  # a LambdaLR has them before its base class
+        watch.schedule_length.made(getattr(scheduler, "lr_lambdas", None))  # a LambdaLR has them before its base class
         inherited(scheduler, *args, **kwargs)
 
     return made
@@ -229,7 +229,7 @@ def _schedule_made(watch: Watch) -> Inherited:
 def _schedule_stepped(watch: Watch) -> Inherited:
     def stepped(inherited: Inherited, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         result = inherited(scheduler, *args, **kwargs)
-        watch.rate_schedule.stepped()
+        watch.schedule_length.stepped()
         return result
 
     return stepped

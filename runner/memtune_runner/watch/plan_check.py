@@ -13,7 +13,7 @@ from memtune_runner.rank.settings import Settings
 
 
 class PlanCheck:
-    """Compares a train run with its plan once, after as many steps as the shortest probe has.
+    """Compares an attempt with its plan once, after as many steps as the shortest probe has.
 
     Optimizers that take turns show only then.
     """

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memtune_runner.rank import metrics
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.watch.watch import Watch
 

@@ -12,7 +12,7 @@ from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.rank import phases, script_warnings
 from memtune_runner.rank.driver import driver_version
-from memtune_runner.rank.failures import Failure
+from memtune_runner.rank.failure_causes import ProcessEnd
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings
 from memtune_runner.rank.training_length import TrainingLength
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch  # needs torch, which the script may never import
 
 
-def hung(silent_seconds: float) -> Failure:
+def hung(silent_seconds: float) -> ProcessEnd:
     """The failure of a run that hangs."""
     message = f"no optimizer step ended for {silent_seconds:.0f} s; the stack traces of all threads are in the log"
-    return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
+    return ProcessEnd(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
 
 
-def out_of_memory(watch: Watch) -> Failure | None:
+def out_of_memory(watch: Watch) -> ProcessEnd | None:
     """The failure of a script that caught an out-of-memory in its training loop and trained no more, else None."""
     ran_out = watch.out_of_memories.last
     if ran_out is None or watch.out_of_memories.unrecovered_in is None:
@@ -38,26 +38,26 @@ def out_of_memory(watch: Watch) -> Failure | None:
         "the script caught an out-of-memory and made no optimizer step after it: "
         f"{ran_out.requested_bytes / MIB:,.1f} MiB could not be allocated in phase {ran_out.phase}"
     )
-    return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], message)
+    return ProcessEnd(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], message)
 
 
 def ended_well(
     watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, length: TrainingLength
-) -> Failure:
+) -> ProcessEnd:
     """The result of a script that ends without an error: success, unless it never trained, or not to its end."""
     ran_out = out_of_memory(watch) if watch is not None else None
     if ran_out is not None:
         return ran_out
     message = _never_stepped(watch, rank, load, length) or ("" if settings.is_probe else length.unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
-    return Failure(ending, EXIT_CODES.get(ending, 0), message)
+    return ProcessEnd(ending, EXIT_CODES.get(ending, 0), message)
 
 
 def report_of(
     settings: Settings,
     rank: Rank,
     watch: Watch | None,
-    failure: Failure,
+    failure: ProcessEnd,
     load: CheckpointLoad | None = None,
     length: TrainingLength | None = None,
 ) -> Report:
@@ -91,7 +91,7 @@ def report_of(
 
 def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: TrainingLength) -> dict[str, Any]:
     """Return this rank's share of the samples trained so far, including those resumed from, and of the total."""
-    counted, resumed = watch.tally.trained_samples, length.resumed_samples
+    counted, resumed = watch.batch_counts.trained_samples, length.resumed_samples
     if counted is None:
         return {}
     if resumed is None:
@@ -99,7 +99,7 @@ def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: Trai
         resumed = share + (0 if rank.rank else rest)
     trained = resumed + counted - length.discarded_samples
     total = length.total_samples(trained)
-    if watch.rate_schedule.made_again:
+    if watch.schedule_length.made_again:
         total = None  # an integration takes all passes for the training
     return {"trained_samples": trained, "total_samples": total}
 
@@ -126,17 +126,17 @@ def _measured(report: Report, watch: Watch, length: TrainingLength) -> Report:
     """Add everything that the watch measured."""
     watch.note_saves()
     accumulation = watch.settings.plan.accumulation
-    seconds, tokens = watch.pace.step_seconds(accumulation), watch.pace.tokens_per_step(accumulation)
+    seconds, tokens = watch.step_duration.step_seconds(accumulation), watch.step_duration.tokens_per_step(accumulation)
     if watch.settings.device is Device.EMULATED:
         # It computes nothing, so its durations say nothing about a real one.
         seconds, tokens = watch.statistics.counted_seconds() if watch.statistics else None, None
     if report.ending is Ending.SUCCEEDED:  # else the last lines of the log are what the script failed of
-        if again := length.trained_twice or watch.rate_schedule.made_again:
+        if again := length.trained_twice or watch.schedule_length.made_again:
             script_warnings.withdraw("repeated rows")
             script_warnings.warn(again, once="trained twice")
         for once, text in (
             ("evaluation", watch.evaluation_warning),
-            ("evaluation batch", larger_evaluation(watch.settings, watch.tally.evaluation_batch)),
+            ("evaluation batch", larger_evaluation(watch.settings, watch.batch_counts.evaluation_batch)),
             ("shrink", kept_memory(watch.settings, watch.settings.resumed_step + watch.counter.steps)),
         ):
             if text:
@@ -177,13 +177,13 @@ def _memory(watch: Watch) -> Memory:
 
 
 def _of_probe(watch: Watch) -> dict[str, Any]:
-    """Return what a probe saw of the later run, and its steps; a train run does not report these."""
+    """Return what a probe saw of the later run, and its steps; an attempt does not report these."""
     settings, probe = watch.settings, watch.probe
     if probe is None:
         return {}
     whole = settings.plan.micro_batch * settings.sequence_length
     return {
-        "length_covered": (watch.tally.largest_tokens or 0) >= whole,
+        "length_covered": (watch.batch_counts.largest_tokens or 0) >= whole,
         "evaluation_covered": watch.evaluation_covered,
         "save_covered": watch.saves.is_covered,
         "pruned": probe.pruned,

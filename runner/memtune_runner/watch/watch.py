@@ -17,22 +17,22 @@ from memtune_runner.device.statistics import Statistics, is_full
 from memtune_runner.rank import applied_knobs, bad_input, library_step, phases
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.batch_size import BatchSizes
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.probe import Probe
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.applied_plan import AppliedPlan
+from memtune_runner.watch.batch_counts import BatchCounts
 from memtune_runner.watch.engines import learns
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
-from memtune_runner.watch.failed_allocations import OutOfMemories
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.highest_readings import MemoryRecord
-from memtune_runner.watch.loop import TrainingLoop
-from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.out_of_memories import OutOfMemories
 from memtune_runner.watch.plan_check import PlanCheck
-from memtune_runner.watch.rate_schedule import RateSchedule
 from memtune_runner.watch.saves import Saves
+from memtune_runner.watch.schedule_length import ScheduleLength
+from memtune_runner.watch.step_duration import StepDuration
 from memtune_runner.watch.steps import StepCounter
-from memtune_runner.watch.tally import Tally
+from memtune_runner.watch.training_loop import TrainingLoop
 from memtune_runner.watch.unseen_steps import UnseenSteps
 
 # Reading the allocator's counters takes 0.1 ms, and writing them as much again.
@@ -64,14 +64,19 @@ class Watch:
         self.when_read: Callable[[Reading], None] | None = None
         self.when_ran_out: Callable[[Reading], None] | None = None
         self.when_stepped: Callable[[float, int], None] | None = None
-        self.counter, self.tally, self.pace, self.record = StepCounter(), Tally(), Pace(), MemoryRecord()
+        self.counter, self.batch_counts, self.step_duration, self.record = (
+            StepCounter(),
+            BatchCounts(),
+            StepDuration(),
+            MemoryRecord(),
+        )
         self.training_loop = TrainingLoop()
         self.busy = False
         self.evaluates = False
-        self.applied_plan = AppliedPlan(settings, self.tally)
+        self.applied_plan = AppliedPlan(settings, self.batch_counts)
         self.out_of_memories = OutOfMemories(settings, rank)
         self.saves = Saves(settings)
-        self.rate_schedule = RateSchedule(settings, self.counter)
+        self.schedule_length = ScheduleLength(settings, self.counter)
         self.evaluation_covered = False
         self._batch_sizes = BatchSizes(settings.plan.micro_batch, settings.sequence_length)
         self._plan_check = PlanCheck(settings)
@@ -100,7 +105,7 @@ class Watch:
         if not learns(module):
             return False
         is_training_mode = module.training or library_step.goes_on()
-        trains = torch.is_grad_enabled() and (is_training_mode or self.tally.trains_in_evaluation_mode)
+        trains = torch.is_grad_enabled() and (is_training_mode or self.batch_counts.trains_in_evaluation_mode)
         if self.evaluates and not trains:
             return False  # a part of a batch that is already evaluated
         if self.probe is not None:
@@ -110,13 +115,13 @@ class Watch:
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         self.out_of_memories.pass_began()
         if not torch.is_grad_enabled():
-            self.tally.forward_without_gradients_began()
+            self.batch_counts.forward_without_gradients_began()
         elif not is_training_mode and size is not None:
-            self.tally.undecided_forward_began(samples, size.tokens)
+            self.batch_counts.undecided_forward_began(samples, size.tokens)
         if not trains:
             self._evaluation_peak.forward_begins()
             self._evaluation_began()
-            self.tally.evaluation_began(samples)
+            self.batch_counts.evaluation_began(samples)
             return True
         error = bad_input.first_error()
         if error is not None:
@@ -125,7 +130,7 @@ class Watch:
         phases.enter(Phase.FORWARD)
         self._training_began(module)
         if is_training_mode:
-            self.tally.forward_began(samples, size.tokens if size is not None else 0)
+            self.batch_counts.forward_began(samples, size.tokens if size is not None else 0)
         self.busy = True
         return True
 
@@ -137,18 +142,18 @@ class Watch:
         """Handle the model's output; computing the loss still belongs to the forward phase."""
         self.out_of_memories.pass_ended()
         if phases.current() is Phase.FORWARD:
-            self.tally.forward_ended()
+            self.batch_counts.forward_ended()
             self.applied_plan.forward_ended()
         elif phases.current() is Phase.EVALUATION:
             if self.out_of_memories.unrecovered_in is Phase.EVALUATION:
                 self.out_of_memories.script_went_on()  # with a smaller batch, or the next one
             self.evaluation_covered |= self.counter.steps > 0
-            self._evaluation_peak.forward_ended(self.tally)
+            self._evaluation_peak.forward_ended(self.batch_counts)
 
     def block_checkpointed(self) -> None:
         """Count a block under activation checkpointing, except when the backward pass recomputes it."""
         if phases.current() is Phase.FORWARD and not applied_knobs.is_in_loss():
-            self.tally.block_checkpointed()
+            self.batch_counts.block_checkpointed()
 
     def backward_began(self) -> None:
         """Handle the start of the outermost backward pass."""
@@ -157,7 +162,7 @@ class Watch:
         phases.enter(Phase.BACKWARD)
         self._awaits_gradients = False
         self.counter.backward_began()
-        self.tally.backward_began()
+        self.batch_counts.backward_began()
         self.busy = True
 
     def gradients_asked_for(self) -> None:
@@ -174,12 +179,12 @@ class Watch:
         if self._awaits_gradients or not self.applied_plan.has_model:  # without a module, no hook sees a forward pass
             self._pass_begins()
             self.counter.backward_began()
-            self.tally.gradients_asked_for()
+            self.batch_counts.gradients_asked_for()
         self._awaits_gradients = False
 
     def optimizer_began(self, optimizer: torch.optim.Optimizer) -> None:
         """Handle the start of an optimizer's step; before any backward pass an engine is only creating its states."""
-        if not self.tally.micro_steps_now:
+        if not self.batch_counts.micro_steps_now:
             return
         phases.enter(Phase.OPTIMIZER_STEP)
         self.applied_plan.optimizer_began(optimizer)
@@ -244,12 +249,12 @@ class Watch:
 
     def _training_began(self, module: torch.nn.Module) -> None:
         now = time.monotonic()
-        if not self.counter.steps and not self.tally.micro_steps_now:
+        if not self.counter.steps and not self.batch_counts.micro_steps_now:
             self.hang.note_progress(now)
-        self.pace.training_began(now)
+        self.step_duration.training_began(now)
         self._awaits_gradients = True
         if self.statistics is not None:
-            self.statistics.forward_began(self.tally.micro_steps_now)
+            self.statistics.forward_began(self.batch_counts.micro_steps_now)
         self.applied_plan.training_began(module)
 
     def _evaluation_began(self) -> None:
@@ -265,21 +270,21 @@ class Watch:
 
     def _step_ended(self, is_new: bool, optimizer: torch.optim.Optimizer | None = None) -> None:
         ended = self._time_in_order()
-        if ended is not None and self._optimizer_began is not None and self.tally.micro_steps_now:
-            self.pace.optimizer_took(ended - self._optimizer_began)
+        if ended is not None and self._optimizer_began is not None and self.batch_counts.micro_steps_now:
+            self.step_duration.optimizer_took(ended - self._optimizer_began)
         self._optimizer_began = None
         if not is_new:
-            self.tally.stepped_on_same_gradients(self._number_of(optimizer))
+            self.batch_counts.stepped_on_same_gradients(self._number_of(optimizer))
             return
-        now, micro_steps = time.monotonic(), self.tally.micro_steps_now
+        now, micro_steps = time.monotonic(), self.batch_counts.micro_steps_now
         self.out_of_memories.script_went_on()
         self.saves.stepped()
         self.training_loop.stepped()
         self.note_saves()
-        self.pace.stepped(now, micro_steps, self.tally.tokens_now, self._disturbed)
-        if self.when_stepped is not None and self.pace.last_seconds is not None:
-            self.when_stepped(self.pace.last_seconds, self.tally.tokens_now)
-        self.tally.stepped(_world(), self._number_of(optimizer))
+        self.step_duration.stepped(now, micro_steps, self.batch_counts.tokens_now, self._disturbed)
+        if self.when_stepped is not None and self.step_duration.last_seconds is not None:
+            self.when_stepped(self.step_duration.last_seconds, self.batch_counts.tokens_now)
+        self.batch_counts.stepped(_world(), self._number_of(optimizer))
         self.hang.note_progress(now)
         if self.statistics is not None:
             self.statistics.step_ended(micro_steps, self._disturbed)
@@ -306,7 +311,7 @@ class Watch:
         self.read()
         # An emulated GPU computes nothing, so its durations say nothing about a real one.
         is_timed = self.settings.device is not Device.EMULATED
-        seconds, tokens = (is_timed and self.pace.last_step(self.settings.plan.accumulation)) or (0.0, 0.0)
+        seconds, tokens = (is_timed and self.step_duration.last_step(self.settings.plan.accumulation)) or (0.0, 0.0)
         speed = tokens * probe.world / seconds if seconds else 0.0
         probe.measured(seconds, speed, self.record.memory().peak_device_bytes)
         if probe.ended_early is not None and self.rank == 0:
@@ -329,7 +334,7 @@ class Watch:
             self.when_ran_out(reading)
         # Before the first backward pass, the mode alone does not tell that the script trains in it.
         is_first_pass = (
-            phases.current() is Phase.EVALUATION and self.tally.is_undecided and not self.counter.backward_passes
+            phases.current() is Phase.EVALUATION and self.batch_counts.is_undecided and not self.counter.backward_passes
         )
         phase = Phase.FORWARD if is_first_pass else phases.current()
         in_loop = is_first_pass or self._is_in_loop()

@@ -35,7 +35,7 @@ from memtune_runner.rank import (
     training_length,
 )
 from memtune_runner.rank.bad_input import BadInputError
-from memtune_runner.rank.failures import Failure, chain, of_bad_input, of_exception
+from memtune_runner.rank.failure_causes import ProcessEnd, chain, of_bad_input, of_exception
 from memtune_runner.rank.hang_grace import HangGrace
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
@@ -90,7 +90,7 @@ class _Worker:
         self._hang_limits, self._hang = hang_limits, HangRule(hang_limits)
         # The watchdog's and the script's thread may both end the run: the first one reports, the other follows.
         self._telling = threading.Lock()
-        self._hung: Failure | None = None
+        self._hung: ProcessEnd | None = None
         self._has_ended = False
         self._probe = Probe.of(settings, rank.world)
         self._watch: Watch | None = None
@@ -150,7 +150,7 @@ class _Worker:
 
     def _counted(self) -> int:
         """Return the samples that this rank has trained in this process; 0 if unknown."""
-        return (self._watch.tally.trained_samples if self._watch else None) or 0
+        return (self._watch.batch_counts.trained_samples if self._watch else None) or 0
 
     def _progress(self) -> Progress:
         if self._watch is None:
@@ -161,7 +161,7 @@ class _Worker:
         samples = min(full, counted) if counted else full
         return Progress(counter.backward_passes, steps, samples)
 
-    def failure_of(self, error: BaseException) -> Failure:
+    def failure_of(self, error: BaseException) -> ProcessEnd:
         """The cause of death according to the error, on a device that is as full as the script left it."""
         first = bad_input.first_error()  # what the script dies of after it has caught one is no cause
         if first is not None or isinstance(error, (SettingsError, BadInputError)):
@@ -177,7 +177,7 @@ class _Worker:
             return failure._replace(message=f"after its training had ended: {failure.message}")
         return failure
 
-    def end(self, failure: Failure) -> None:
+    def end(self, failure: ProcessEnd) -> None:
         """Write the report and take everything down."""
         with self._telling:
             if self._hung is not None:
@@ -202,7 +202,7 @@ class _Worker:
         self.end(failure)
         return failure.exit_code
 
-    def _leave_report(self, failure: Failure) -> None:
+    def _leave_report(self, failure: ProcessEnd) -> None:
         self._emulated.tell()
         directory = own_directory(os.environ)
         if directory is not None:
@@ -288,7 +288,7 @@ class _Worker:
                 hang_grace.ask()
             is_grace_asked = hang_grace.is_asked(self._hang_limits.grace_seconds)
             return self._hang.silence(
-                now, phase, watch.pace.usual_seconds(), is_grace_asked, watch.training_loop.is_left
+                now, phase, watch.step_duration.usual_seconds(), is_grace_asked, watch.training_loop.is_left
             )
 
         watchdog = Watchdog(silence, self._end_hung, self._hang_limits.period_seconds)
@@ -313,7 +313,9 @@ class _Worker:
 
 def _steps(watch: Watch) -> int:
     """The steps behind the weights; of optimizers that take turns those of one, for they may train on the same."""
-    return watch.tally.most_steps if watch.tally.takes_turns else watch.counter.steps + watch.counter.skipped
+    return (
+        watch.batch_counts.most_steps if watch.batch_counts.takes_turns else watch.counter.steps + watch.counter.skipped
+    )
 
 
 def _allocator_settings(settings: Settings) -> AllocatorSettings:

@@ -17,7 +17,7 @@ from memtune.api import KIND
 from memtune_operator.backend import Backend
 from memtune_operator.kubernetes.backend import KubernetesBackend
 from memtune_operator.kubernetes.client import Client as Api
-from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.security_policy import Policy
 from memtune_operator.settings import Settings
 
 

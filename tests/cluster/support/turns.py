@@ -1,4 +1,4 @@
-"""When the tests of several workers may use the cluster that they share, by the marks alone and replaces_the_cluster."""
+"""When tests of several workers may use the cluster that they share: the marks alone and replaces_the_cluster."""
 
 from __future__ import annotations
 

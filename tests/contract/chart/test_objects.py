@@ -226,7 +226,7 @@ def test_an_account_that_nobody_makes_has_to_be_named() -> None:
         objects({"serviceAccount": {"create": False}})
 
 
-def test_train_runs_are_scraped_where_jobs_are_watched() -> None:
+def test_attempts_are_scraped_where_jobs_are_watched() -> None:
     values: dict[str, Any] = {**VALUE_SETS["namespaces"], "metrics": {"podMonitor": {"create": "always"}}}
     assert only(objects(values), "PodMonitor")["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
     assert only(MADE["monitored"], "PodMonitor")["spec"]["namespaceSelector"] == {"any": True}

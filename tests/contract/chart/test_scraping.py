@@ -1,4 +1,4 @@
-"""Discovery of train runs' metrics, with and without the Prometheus Operator."""
+"""Discovery of attempts' metrics, with and without the Prometheus Operator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def relabelings() -> list[dict[str, Any]]:
     return [{snake.get(key, key): value for key, value in each.items()} for each in endpoint["relabelings"]]
 
 
-def test_train_runs_are_found_by_the_labels_of_their_pods() -> None:
+def test_attempts_are_found_by_the_labels_of_their_pods() -> None:
     spec = monitor()
     assert spec["selector"] == {"matchLabels": {names.LABEL_RUN_KIND: str(RunKind.TRAIN)}}
     assert spec["podMetricsEndpoints"][0]["port"] == names.METRICS_PORT_NAME

@@ -31,7 +31,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def pod(number: int, index: int = 0, **state: Any) -> dict[str, Any]:
-    """Return a pod of a train run whose ranks share the node."""
+    """Return a pod of an attempt whose ranks share the node."""
     run = f"{NAME}-train-{number}"
     owner = {"kind": "MemoryTunedJob", "name": NAME, "uid": "0b5e", "controller": True}
     labels = {"memtune.dev/job": NAME, "memtune.dev/run": run, "memtune.dev/index": str(index)}

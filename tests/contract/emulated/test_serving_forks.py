@@ -76,9 +76,16 @@ def gate() -> Iterator[tuple[int, int]]:
 
 
 @pytest.fixture
-def connection(can_add_deepspeed: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def have_accelerate() -> bool:
+    return False
+
+
+@pytest.fixture
+def connection(
+    can_add_deepspeed: bool, have_accelerate: bool, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[socket.socket]:
     """To the Python that serves."""
-    libraries = SimpleNamespace(have_deepspeed=False, can_be_shared=True)
+    libraries = SimpleNamespace(have_accelerate=have_accelerate, have_deepspeed=False, can_be_shared=True)
 
     def add_deepspeed() -> None:
         libraries.have_deepspeed, libraries.can_be_shared = True, can_add_deepspeed
@@ -99,6 +106,14 @@ def test_each_run_is_forked_from_a_python_with_its_imports(connection: socket.so
     for plan, said in ((_DDP, "without"), (_DEEPSPEED, "with DeepSpeed"), (_DEEPSPEED, "with DeepSpeed")):
         run = Run(connection, plan)
         assert run.said() == (said if can_add_deepspeed else "without")
+        assert run.code() == 7
+
+
+@pytest.mark.parametrize("have_accelerate", [True])
+def test_each_run_has_deepspeed_where_accelerate_imports_it(connection: socket.socket, can_add_deepspeed: bool) -> None:
+    for plan in (_DDP, _DEEPSPEED):
+        run = Run(connection, plan)
+        assert run.said() == ("with DeepSpeed" if can_add_deepspeed else "without")
         assert run.code() == 7
 
 

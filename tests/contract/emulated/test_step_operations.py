@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch.profiler import ExecutionTraceObserver
 
 from memtune.gpus.operations import Operation, StepTime
 from memtune.plans.plan import Plan
@@ -403,6 +406,37 @@ def test_a_step_that_does_not_end_is_given_up_and_another_may_be_traced(
     trace = StepTrace()
     torch.ones(8) + torch.ones(8)
     assert sum(sum(trace.stop(), Counter()).values())
+
+
+def test_torch_does_not_warn_of_the_trace(capfd: pytest.CaptureFixture[str]) -> None:
+    trace = StepTrace()
+    with pytest.raises(ValueError, match="has none"):
+        trace.stop()
+    StepTrace().close()
+    assert capfd.readouterr().err == ""
+
+
+def test_other_lines_are_shown_and_so_is_what_torch_says_of_a_trace_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = ExecutionTraceObserver.start
+
+    def start(observer: ExecutionTraceObserver) -> None:
+        os.write(2, b"one line\n")
+        plain(observer)
+        os.write(2, b"another line")
+
+    monkeypatch.setattr(ExecutionTraceObserver, "start", start)
+    StepTrace().close()
+    assert capfd.readouterr().err == "one line\nanother line"
+    monkeypatch.undo()
+    own = ExecutionTraceObserver().register_callback(str(tmp_path / "own.json"))
+    own.start()
+    own.unregister_callback()
+    assert re.findall(r"\w+ Execution Trace Observer", capfd.readouterr().err) == [
+        "Enabling Execution Trace Observer",
+        "Disabling Execution Trace Observer",
+    ]
 
 
 def test_unseen_micro_batches_leave_the_step_time_unknown(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:

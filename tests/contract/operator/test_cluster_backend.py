@@ -23,7 +23,7 @@ from memtune_operator.backend import Key, Snapshot
 from memtune_operator.kubernetes.backend import KubernetesBackend
 from memtune_operator.kubernetes.client import Change, Client
 from memtune_operator.pods.gangs import Gang
-from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.security_policy import Policy
 from memtune_operator.reconciler import reconcile
 from memtune_operator.settings import Settings
 

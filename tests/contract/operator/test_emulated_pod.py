@@ -21,8 +21,8 @@ from memtune.wire.run import Run, RunKind
 from memtune_operator.pods import preflight
 from memtune_operator.pods.bootstrap import BOOTSTRAP
 from memtune_operator.pods.emulated_pod import emulated_pod
-from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_objects
+from memtune_operator.pods.security_policy import Policy
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "emulated-pod.json"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"

@@ -12,7 +12,7 @@ from memtune_operator import handlers
 from memtune_operator.kubernetes.backend import KubernetesBackend
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.metrics import Metrics
-from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.security_policy import Policy
 from memtune_operator.settings import Settings
 
 

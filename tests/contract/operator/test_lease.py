@@ -18,7 +18,7 @@ from memtune_operator.api_errors import ApiError
 from memtune_operator.kubernetes import lease as module
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.lease import lead
-from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.security_policy import Policy
 from memtune_operator.settings import Settings
 
 SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtune")

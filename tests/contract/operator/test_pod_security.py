@@ -20,8 +20,8 @@ from runs_with_every_feature import CASES, PROBE, RUNNER_IMAGE, group_job, job, 
 from memtune.api import Job, load_job
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.pods import preflight
-from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_objects
+from memtune_operator.pods.security_policy import Policy
 from memtune_operator.settings import read_settings
 
 RESTRICTED = Policy(service_accounts=None, is_restricted=True)

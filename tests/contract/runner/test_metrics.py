@@ -17,7 +17,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.device.statistics import Statistics
-from memtune_runner.rank.memory_reading import Reading
+from memtune_runner.rank.memory_counters import Reading
 from memtune_runner.rank.metrics import Collector, Sample, read_samples, serve
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.rank.settings import Settings

@@ -924,8 +924,8 @@ def test_loading_weights_alone_does_not_resume_an_accelerate_checkpoint(director
 
 
 def test_samples_of_a_checkpoint_loaded_by_rank_0_are_shared_among_ranks() -> None:
-    tally, schedule = SimpleNamespace(trained_samples=20), SimpleNamespace(made_again="")
-    watch: Any = SimpleNamespace(tally=tally, rate_schedule=schedule)
+    batch_counts, schedule = SimpleNamespace(trained_samples=20), SimpleNamespace(made_again="")
+    watch: Any = SimpleNamespace(batch_counts=batch_counts, schedule_length=schedule)
     load: Any = SimpleNamespace(samples=81, is_done=False)
     told = [_samples(watch, Rank(rank, rank, 4, 4, 0), load, TrainingLength()) for rank in range(4)]
     assert [each["trained_samples"] for each in told] == [41, 40, 40, 40]

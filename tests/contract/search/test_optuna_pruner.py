@@ -17,8 +17,8 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from memtune.api import load_job
-from memtune.api.status import PeakBytes, RunStatus
-from memtune.controller.plan_choice import next_target
+from memtune.api.status import PeakBytes, ProbeStatus
+from memtune.controller.probe_target import next_target
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.plan import Plan
 from memtune.wire.probe_pruning import Pruned, Target
@@ -180,12 +180,12 @@ def test_optuna_s_own_pruning_ends_the_trials_of_a_job_at_the_steps_at_which_the
     job, knowledge = load_job(manifest(objective)), knowledge_of_job(objective)
     sampler = MemTuneSampler(knowledge)
     study = optuna.create_study(direction="maximize", sampler=RandomSampler(0), pruner=MemTunePruner(knowledge))
-    records = list[RunStatus]()
+    records = list[ProbeStatus]()
     for number, steps in enumerate(probes, 1):
         why, made = ended_by_runner(steps, next_target(job, knowledge, records))
         speed, peak = made[-1]
         records.append(
-            RunStatus(
+            ProbeStatus(
                 name=f"probe-{number}",
                 number=number,
                 plan=str(knowledge.plans[number]),

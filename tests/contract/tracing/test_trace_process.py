@@ -23,8 +23,8 @@ from warm_pythons import TRACING, WarmPython
 
 from memtune.wire import environment
 from memtune.wire.trace_message import unpack
-from memtune_runner.launch.processes import descendants
-from memtune_runner.rank.failures import INSTALL
+from memtune_runner.launch.process_trees import descendants
+from memtune_runner.rank.failure_causes import INSTALL
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 # Of what a module begins with; the rest is what a user wrote.

@@ -26,7 +26,7 @@ from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending
 from memtune_runner.device.statistics import CudaStatistics, VirtualStatistics, fraction_of
 from memtune_runner.install import install
-from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.failure_causes import of_exception
 from memtune_runner.rank.ranks import Rank
 from memtune_runner.virtual.gpu import VirtualGpu
 from memtune_runner.watch.hang import HangLimits, HangRule

@@ -11,7 +11,7 @@ import fast_yaml
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "charts" / "memtune" / "rules" / "memtune.yaml"
 GOLDEN: dict[str, dict[str, list[str]]] = json.loads((ROOT / "tests" / "golden" / "metrics.json").read_text())
-# Added to the metrics of train runs when they are scraped.
+# Added to the metrics of attempts when they are scraped.
 SCRAPED = {"mtj_namespace", "mtj", "run"}
 _NAME = re.compile(r"(?<![\w:])(?:\w+:)?memtune_\w+(?::\w+)?")
 _BY = re.compile(r"\bby \(([^)]*)\)")

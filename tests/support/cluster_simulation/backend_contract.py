@@ -12,7 +12,7 @@ import pytest
 from reporter import WELL, Act
 from reporter_jobs import FIXED, reporter_job
 
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Deletion, JobEvent
 from memtune.controller.observation import PodObservation
 from memtune.memory.measured_overhead import JobOverhead, MeasuredOverhead
@@ -193,7 +193,7 @@ class BackendContract:
 
     def test_probes_are_known_to_every_later_program(self, world: World) -> None:
         world.apply(reporter_job(NAME, resources={"gpuMemory": "2Gi", "gpuProduct": "NVIDIA-L4", "device": "virtual"}))
-        probe = RunStatus(
+        probe = ProbeStatus(
             name="a-probe-1",
             number=1,
             plan="bf16-z0-none-mb1x8",

@@ -20,7 +20,7 @@ SAVED = {"checkpoint_samples": 320, "checkpoint_format": "deepspeed", "steps": 3
 
 
 def launched(job: Job | None = None) -> SimulatedCluster:
-    """Return a cluster whose job has probed and runs its first train run."""
+    """Return a cluster whose job has probed and runs its first attempt."""
     return probed(job) if job else deepcopy(_ordinary())
 
 
@@ -56,7 +56,7 @@ def until_decided(cluster: Cluster, finish: Callable[[str], None]) -> Cluster:
 
 
 def die(cluster: SimulatedCluster, ending: Ending, exit_code: int, **report: Any) -> None:
-    """End the running train run with this ending, and reconcile."""
+    """End the running attempt with this ending, and reconcile."""
     for pod in cluster.pods.values():
         if pod.is_running:
             cluster.end(pod, exit_code, cluster.report(pod, ending, **report))

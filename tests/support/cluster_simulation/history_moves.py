@@ -101,7 +101,7 @@ def _hold(history: History, number: int) -> None:
 
 
 def _stick(history: History, number: int) -> None:
-    """A pod of a train run ignores its termination."""
+    """A pod of an attempt ignores its termination."""
     if pod := _pick(history, number, lambda pod: pod.is_running and f"-{RunKind.TRAIN}-" in pod.run):
         pod.is_stuck = True
 
@@ -208,7 +208,7 @@ def _oom_in(phase: Phase) -> Callable[[History, int], None]:
 
 
 def _saved(history: History, number: int) -> None:
-    """Every running train run ends out of memory, with a checkpoint."""
+    """Every running attempt ends out of memory, with a checkpoint."""
     for run in history.cluster.runs(RunKind.TRAIN):
         for pod in history.cluster.of(run):
             if pod.is_running:

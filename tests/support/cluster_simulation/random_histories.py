@@ -22,7 +22,7 @@ from memtune.wire.trace_message import pack
 # A killed pod may run on for its grace period, and each of them rounds to whole seconds.
 _SLACK_SECONDS = 3.0
 _CROWDED_SHARE = 0.25
-# Phases in which a train run may die without its plan being too large, and the remedies.
+# Phases in which an attempt may die without its plan being too large, and the remedies.
 _BESIDE = ("evaluation", "saving")
 _SPARING = ("evaluationBatch", "shardedSave")
 
@@ -115,7 +115,7 @@ class History:
             if peak is not None:
                 assert peak["reserved"] in self.reported[record["name"]], "a report was credited to another run"
                 assert peak["device"] == peak["reserved"] + OUTSIDE_BYTES, "a part of a measurement was taken for it"
-        assert self._alive(RunKind.TRAIN) <= 1, "two train runs are alive"
+        assert self._alive(RunKind.TRAIN) <= 1, "two attempts are alive"
         assert self._alive(RunKind.PROBE) <= cluster.job.spec.tuning.parallel_probes, "too many probes are alive"
         told = ("succeeded", "device-oom", "host-oom", "hung", "user-error")
         probes = [each for each in cluster.status.get("probes", []) if each.get("verdict") in told or _goes_on(each)]
@@ -189,7 +189,7 @@ class History:
 
 
 def _is_like(fell: dict[str, Any], record: dict[str, Any]) -> bool:
-    """Whether a run repeats what another ran out of memory with; a train run may shrink its evaluation or save."""
+    """Whether a run repeats what another ran out of memory with; an attempt may shrink its evaluation or save."""
     mine, theirs = ([each.get(name) for name in ("plan", *_SPARING)] for each in (record, fell))
     return mine == theirs or ("-probe-" in fell["name"] and mine[0] == theirs[0])
 

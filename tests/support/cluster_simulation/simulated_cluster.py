@@ -14,7 +14,7 @@ from typing import Any
 
 from memtune.api import gpu_of, load_job, to_workload
 from memtune.api.job import Job
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Blocker, Decision, Deletion, Node, Observed, Owned, decide
 from memtune.controller.observation import PodCondition, PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOverhead, MeasuredOverhead
@@ -139,7 +139,7 @@ class SimulatedCluster:
     built: str = ""
     remembered: str = ""
     measured_overhead: MeasuredOverhead | None = None
-    earlier: tuple[RunStatus, ...] | None = None
+    earlier: tuple[ProbeStatus, ...] | None = None
     prices: dict[str, float] = field(default_factory=dict)
     is_forgetful: bool = False
     rejection: str = ""

@@ -72,7 +72,8 @@ class Trainer:
     def next_rung(self, report: Report) -> Downgrade:
         """The ladder's offer for a report."""
         # pydantic is needed when this runs, not when it is collected
-        from memtune.controller.reported_numbers import demanded_bytes, kind_of_oom
+        from memtune.controller.out_of_memory_kind import kind_of_oom
+        from memtune.controller.reported_numbers import demanded_bytes
 
         gpu = nearest(self.little_bytes).with_memory(self.little_bytes)
         batch = self.large.global_batch(1)

@@ -25,15 +25,15 @@ _STAND_IN = """
 import os
 from contextlib import contextmanager
 from memtune.wire.report import Memory, Report
-from memtune_runner.rank import failures, ranks
+from memtune_runner.rank import failure_causes, ranks
 
 @contextmanager
 def watching(settings, rank, must_train=True):
-    code = failures.Failure(failures.Ending.SUCCEEDED, 0, "")
+    code = failure_causes.ProcessEnd(failure_causes.Ending.SUCCEEDED, 0, "")
     try:
         yield
     except BaseException as error:
-        code = failures.of_exception(error)
+        code = failure_causes.of_exception(error)
         raise
     finally:
         steps = int(os.environ.get("STEPS", 3))

@@ -54,9 +54,9 @@ CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
 
 @dataclass(frozen=True)
 class Ended:
-    """The result of a job: its status, the report of each train run, the losses of each step.
+    """The result of a job: its status, the report of each attempt, the losses of each step.
 
-    ``said`` is MemTune's output, ``printed`` the program's in all train runs.
+    ``said`` is MemTune's output, ``printed`` the program's in all attempts.
     """
 
     status: dict[str, Any]

@@ -169,6 +169,12 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("transformers' Trainer", {"drops_outputs": True}),
         ("transformers' model", {"counts_layers": True}),
         ("Liger's norm, rotation and feed-forward", {"liger_layers": True, "counts_layers": True}),
+        ("loss of all logits by torch, which autocast upcasts", {"autocasts_loss": True}),
+        ("CE kernels", {"loss_kernel_bytes": 6.0}),
+        ("CE kernels: Megatron's own keeps a softmax in fp32, in place", {"loss_kernel_bytes": 4.0}),
+        ("CE kernels: TransformerEngine's, in place", {"loss_kernel_bytes": 0.0}),
+        ("torch's RMSNorm; torch 2.11.0", {"fused_norms": True}),
+        ("torch's RMSNorm; torch 2.7.1", {}),
         ("transformers 4.48.1", {"shifts_logits": True}),
         ("transformers 4.45.0", {"shifts_logits": True, "returns_fp32_logits": True}),
         ("lengths vary", {"varying_lengths": True}),
@@ -177,6 +183,9 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
         ("gradients in a buffer", {"accumulates": True}),
         ("grad accum 1; gradients live through the forward pass", {"accumulates": True}),
         ("gathers run ahead", {"keeps_gathered": True}),
+        ("pure bf16 without autocast", {"without_autocast": True}),
+        ("chunked_nll of TRL 1.12.0", {"widens_head": True}),
+        ("chunked_nll of TRL 1.13.0", {}),
         ("units stay gathered until their backward pass", {"keeps_gathered": True}),
         ("master weights in 16 bits", {"master_bytes": 2}),
         ("frozen and trained weights share units", {"mixes_units": True}),
@@ -187,6 +196,34 @@ def test_the_version_of_transformers_decides_what_its_loss_upcasts() -> None:
 def test_notes_describe_a_program(notes: str, changes: dict[str, Any]) -> None:
     plain = row(notes="grad accum 1").recipe
     assert row(notes=f"grad accum 1; {notes}").recipe == replace(plain, **changes)
+
+
+def test_ligers_loss_differentiates_in_place_of_its_logits_in_releases_that_are_told() -> None:
+    for notes, differentiates in (
+        ("fused-linear: Liger's own; Liger 0.8.0", True),
+        ("fused-linear: Liger's own; Liger 0.4.0", False),
+        ("fused-linear: Liger's own", False),
+        ("fused-linear: chunked_nll; Liger 0.8.0", False),
+    ):
+        recipe = row(notes=notes).recipe
+        expected = (True, 0.0) if differentiates else (False, None)
+        assert (recipe.loss_differentiates, recipe.loss_kernel_bytes) == expected, notes
+
+
+def test_fsdp_reduces_in_the_format_that_the_notes_name() -> None:
+    wide = {"weight_dtype": "fp32", "grad_dtype": "fp32", "framework": "fsdp"}
+    for notes, reduced in (("reduced in bf16", 2), ("reduced in fp32", 4), ("", 4)):
+        assert row(**wide, notes=notes).recipe.reduce_bytes == reduced
+
+
+def test_layers_of_transformer_engine_fuse_norms_and_activations() -> None:
+    for attention in ("transformer engine", "flash (TransformerEngine)"):
+        assert row(attention=attention).recipe == replace(row().recipe, fused_norms=True, fused_activation=True)
+
+
+def test_a_gated_model_has_layer_norms_if_the_notes_say_so() -> None:
+    plain, stated = row().shape, row(notes="LayerNorm without biases").shape
+    assert [(shape.gated, shape.rms_norm) for shape in (plain, stated)] == [(True, True), (True, False)]
 
 
 def test_a_loss_beside_a_compiled_model_is_compiled_unless_the_notes_say_otherwise() -> None:
@@ -298,9 +335,12 @@ def test_torchs_ring_attention_gathers_keys_and_values_by_hand() -> None:
 def test_facts_in_notes_alone_are_read() -> None:
     assert not row(checkpointing="full").recipe.checkpoints_half
     assert row(checkpointing="full", notes="every second layer").recipe.checkpoints_half
+
+
+def test_a_quantized_base_has_hidden_states_in_fp32_if_what_it_does_not_quantize_is_in_fp32() -> None:
     quantized = {"lora_rank": "8", "base_quant": "nf4"}
-    assert row(**quantized).recipe.fp32_residuals
-    assert not row(**quantized, notes="frozen weights in 16 bits").recipe.fp32_residuals
+    assert row(**quantized, weight_dtype="fp32").recipe.fp32_residuals
+    assert not row(**quantized).recipe.fp32_residuals
 
 
 def test_transformers_leave_out_a_cap_of_scores_that_torch_s_attention_does_not_know() -> None:
@@ -407,6 +447,7 @@ def test_truths_above_the_upper_bound_count_as_underpredicted() -> None:
 def test_the_project_is_the_source() -> None:
     assert source_project("https://github.com/owner/Name/blob/x.md@1") == "name"
     assert source_project("paper") == "paper"
+    assert source_project("daddyofadoggy/blog posts/x.md@1") == "daddyofadoggy/blog"
 
 
 def test_the_peak_of_nvidia_smi_is_the_truth_of_device(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from memtune_cli.input.peak_baseline import BaselinePeak, PeakError
 from memtune_cli.views import memory_lines
 
 _TORCH = {"filename": "/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", "line": 9, "name": "forward"}
-_OURS = {"filename": "/tmp/x/memtune_runner/emulated/value_mode.py", "line": 56, "name": "__torch_dispatch__"}
+_OURS = {"filename": "/tmp/x/memtune_runner/emulated/dispatch_mode.py", "line": 56, "name": "__torch_dispatch__"}
 _START = {"filename": "<frozen runpy>", "line": 88, "name": "_run_code"}
 
 

@@ -32,7 +32,7 @@ def begun(job: Job, prices: dict[str, float] | None = None) -> SimulatedCluster:
 
 
 def finished(cluster: SimulatedCluster) -> SimulatedCluster:
-    """Return the same cluster after its train run."""
+    """Return the same cluster after its attempt."""
     for run in cluster.runs():
         cluster.finish(run)
     cluster.reconcile()

@@ -13,19 +13,20 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus, load_status
+from memtune.api.status import ProbeStatus, load_status
 from memtune.controller import Observed
 from memtune.controller.context import Context
 from memtune.controller.earlier_jobs import without_outdated
 from memtune.controller.job_knowledge import knowledge_of
-from memtune.controller.records import counted, current_probes, stale_probes
+from memtune.controller.records import counted
+from memtune.controller.stale_probes import current_probes, stale_probes
 from memtune.controller.stored_measurements import MOST_EARLIER, read_probes, to_json
 from memtune.planning.next_probe import most_promising
 from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.report import Ending
 
-Earlier = tuple[RunStatus, ...]
+Earlier = tuple[ProbeStatus, ...]
 VERSIONS = {"torch": "2.9.1+cu128", "driver": "570.86.15"}
 DAYS = {name: 1_700_000_000.0 + 86_400 * day for day, name in enumerate(("first", "second", "third"))}
 CUDA = {"gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "h100-80gb"}
@@ -247,8 +248,8 @@ VERSION = st.sampled_from(["", "a", "b"])
 def test_staleness_does_not_depend_on_the_order_of_records(
     earlier: list[tuple[str, str, int]], own_runs: list[tuple[str, str]]
 ) -> None:
-    def probe(number: int, torch: str, driver: str, day: int = 0, by: str = "") -> RunStatus:
-        return RunStatus(
+    def probe(number: int, torch: str, driver: str, day: int = 0, by: str = "") -> ProbeStatus:
+        return ProbeStatus(
             name=f"p-{number}",
             number=number,
             plan="x",

@@ -76,7 +76,7 @@ def test_a_host_too_small_for_every_plan_says_what_to_raise() -> None:
 def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit: str) -> None:
     cluster = launched(offloading("none", "optimizer", requests="1Gi", limits=limit))
     smallest = str(knowledge_of_job(offloading("none")).smallest())
-    # A train run on the smallest plan without offload, which exceeds the GPU after all.
+    # An attempt on the smallest plan without offload, which exceeds the GPU after all.
     cluster.status["attempts"][-1]["plan"] = cluster.status["plan"]["name"] = smallest
     cluster.status["probes"] = []
     for pod in cluster.pods.values():

@@ -7,7 +7,7 @@ from cluster_situations import launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.api.status import MAX_FRONT, PeakBytes, RunStatus, Status
+from memtune.api.status import MAX_FRONT, PeakBytes, ProbeStatus, Status
 from memtune.controller.job_knowledge import knowledge_of
 from memtune.controller.plan_choice import front_of, winner
 from memtune.planning.pareto import Point, front
@@ -17,10 +17,10 @@ BOTH = ["throughput", "memory"]
 Measured = tuple[int, float]
 
 
-def probes(*measured: Measured) -> list[RunStatus]:
+def probes(*measured: Measured) -> list[ProbeStatus]:
     """Return probes, numbered from 1, with these tokens per second and GiB."""
     return [
-        RunStatus(
+        ProbeStatus(
             name=f"a-probe-{number}",
             number=number,
             plan="bf16-z1-none-mb1x8",

@@ -112,7 +112,7 @@ def test_a_job_that_is_over_writes_nothing_again() -> None:
     assert decide(cluster.job, forgotten, cluster.now).measured_overhead is None
 
 
-def test_a_train_run_without_probes_leaves_something_too() -> None:
+def test_an_attempt_without_probes_leaves_something_too() -> None:
     cluster = after_probes("first", MeasuredOverhead(), tuning={"mode": "Fixed", "plan": "bf16-z1-full-mb1x16"})
     (run,) = cluster.runs(RunKind.TRAIN)
     cluster.finish(run)

@@ -9,10 +9,10 @@ from cluster_situations import condition, die, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
+from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, ProbeStatus, Status
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller.records import to_run, with_attempt, with_probe
-from memtune.controller.retry_delay import backoff_of
+from memtune.controller.retry_delay import retry_delay
 from memtune.plans.plan import Plan
 from memtune.wire.report import Ending, Phase
 
@@ -42,7 +42,7 @@ def test_informative_probes_outlive_others_in_the_status() -> None:
     status = Status()
     for number in range(1, 61):
         verdict: Literal["disrupted", "succeeded"] = "disrupted" if number % 5 == 0 else "succeeded"
-        record = RunStatus(name=f"a-probe-{number}", number=number, verdict=verdict, **ENDED)
+        record = ProbeStatus(name=f"a-probe-{number}", number=number, verdict=verdict, **ENDED)
         status = with_probe(status, record)
     numbers = [record.number for record in status.probes]
     assert len(numbers) == MAX_PROBES
@@ -53,17 +53,17 @@ def test_informative_probes_outlive_others_in_the_status() -> None:
 def test_the_pause_before_an_attempt_doubles_up_to_five_minutes(attempts: int, pause: int) -> None:
     died = [AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)] * attempts
     ended_at = 1_772_359_200.0  # 2026-03-01T10:00:00Z
-    assert backoff_of(died, ended_at) == pause
-    assert backoff_of(died, ended_at + 4) == pause - 4
-    assert backoff_of(died, ended_at - 3600) == pause, "a clock that jumped back"
+    assert retry_delay(died, ended_at) == pause
+    assert retry_delay(died, ended_at + 4) == pause - 4
+    assert retry_delay(died, ended_at - 3600) == pause, "a clock that jumped back"
 
 
 def test_a_long_attempt_resets_the_pause_and_an_informative_probe_needs_none() -> None:
     ended_at = 1_772_359_200.0
     short = AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)
     long = short.model_copy(update={"started_at": "2026-03-01T09:00:00Z"})
-    assert backoff_of([short, short, long], ended_at) == 10
-    assert backoff_of([RunStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
+    assert retry_delay([short, short, long], ended_at) == 10
+    assert retry_delay([ProbeStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
 
 
 def three_probes_died_in(phase: Phase) -> SimulatedCluster:
@@ -94,7 +94,7 @@ def test_a_job_whose_probes_ran_out_of_memory_in_an_evaluation_says_what_would_h
 
 def test_after_an_evaluation_ran_out_of_memory_probes_and_the_training_evaluate_in_micro_batches() -> None:
     probes = tuple(
-        RunStatus(name=f"a-probe-{number}", number=number, verdict="succeeded", **{**ENDED, "plan": plan})
+        ProbeStatus(name=f"a-probe-{number}", number=number, verdict="succeeded", **{**ENDED, "plan": plan})
         for number, plan in enumerate(("bf16-z1-none-mb8x2", "bf16-z1-none-mb4x4", "bf16-z1-none-mb2x8"), 1)
     )
     died = probes[1].model_copy(update={"verdict": "device-oom", "out_of_memory": "evaluation"})

@@ -11,9 +11,10 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
-from memtune.api.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
+from memtune.api.status import MAX_STEPS, PeakBytes, ProbeStatus, StepStatus, load_status
 from memtune.controller.job_knowledge import knowledge_of
-from memtune.controller.plan_choice import next_target, winner
+from memtune.controller.plan_choice import winner
+from memtune.controller.probe_target import next_target
 from memtune.controller.records import to_run
 from memtune.controller.reported_numbers import thinned
 from memtune.controller.stored_measurements import to_json
@@ -28,8 +29,8 @@ from memtune_operator.pods import variables
 PLAN, OTHER = "bf16-z1-none-mb1x8", "bf16-z1-none-mb2x4"
 
 
-def probe(number: int, plan: str = PLAN, tokens: int = 1000, gib: float = 4.0, **changes: Any) -> RunStatus:
-    return RunStatus(
+def probe(number: int, plan: str = PLAN, tokens: int = 1000, gib: float = 4.0, **changes: Any) -> ProbeStatus:
+    return ProbeStatus(
         name=f"{make_job().metadata.name}-probe-{number}",
         number=number,
         plan=plan,
@@ -42,7 +43,7 @@ def probe(number: int, plan: str = PLAN, tokens: int = 1000, gib: float = 4.0, *
     )
 
 
-def target(job: Job, *probes: RunStatus) -> Target:
+def target(job: Job, *probes: ProbeStatus) -> Target:
     return next_target(job, knowledge_of(job, load_status({}), None), probes)
 
 

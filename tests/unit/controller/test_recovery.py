@@ -763,7 +763,7 @@ def test_the_memory_needed_follows_from_measurements() -> None:
 
 
 def lost_twice(nodes: tuple[Node, ...] | None) -> SimulatedCluster:
-    """Return a job with two train runs that died on the same node."""
+    """Return a job with two attempts that died on the same node."""
     cluster = launched()
     cluster.nodes = nodes
     for _ in range(2):
@@ -807,7 +807,7 @@ def test_a_run_that_waits_says_which_nodes_it_avoids() -> None:
             pod.started_at = None
             pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
     cluster.reconcile()
-    said = "Unschedulable: 0/1 nodes are available (node-b is avoided, which took two train runs down)"
+    said = "Unschedulable: 0/1 nodes are available (node-b is avoided, which took two attempts down)"
     assert condition(cluster, "Stalled")["message"] == said
 
 

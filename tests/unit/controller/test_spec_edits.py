@@ -258,7 +258,7 @@ def tuned() -> SimulatedCluster:
     return cluster
 
 
-def test_switching_to_predict_only_works_until_the_first_train_run() -> None:
+def test_switching_to_predict_only_works_until_the_first_attempt() -> None:
     cluster = tuned()
     edit(cluster, "tuning", mode="PredictOnly")
     assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "PredictedOnly")

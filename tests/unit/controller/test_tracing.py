@@ -111,7 +111,7 @@ def test_garbage_in_the_memory_is_traced_over() -> None:
     assert (cluster.remembered, cluster.status["phase"]) == (TRACE, "Probing")
 
 
-def test_a_job_with_a_factory_comes_to_its_train_run_and_recovers() -> None:
+def test_a_job_with_a_factory_comes_to_its_attempt_and_recovers() -> None:
     cluster = probed(factory_job(), built=TRACE)
     assert cluster.status["phase"] == "Running"
     die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
@@ -241,7 +241,7 @@ def test_the_trace_run_of_another_job_is_ignored() -> None:
 
 def test_a_trace_that_was_lost_before_the_launch_is_made_again_for_its_prediction() -> None:
     cluster = probed(factory_job(), built=TRACE)
-    # The state before the train run was recorded.
+    # The state before the attempt was recorded.
     cluster.status["attempts"] = []
     cluster.pods.clear()
     cluster.remembered = ""

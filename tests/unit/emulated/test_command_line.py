@@ -12,10 +12,10 @@ from memtune.gpus.gpu import GPUS, chip_of
 from memtune_cli.views.emulate_page import _untried, page_of_command
 from memtune_cli.views.screen import Screen
 from memtune_runner.command.command import parse
-from memtune_runner.emulated import installed
+from memtune_runner.emulated import installed_torch
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
-from memtune_runner.emulated.installed import Installed
-from memtune_runner.emulated.ranks import RankPosition, named_gpus, of_command, of_node
+from memtune_runner.emulated.installed_torch import InstalledTorch
+from memtune_runner.emulated.rank_count import RankPosition, named_gpus, of_command, of_node
 from memtune_runner.emulated.rendezvous import LonelyStore
 from memtune_runner.emulated.variables import gpu_variable
 
@@ -111,7 +111,7 @@ def test_every_gpu_has_a_chip(name: str) -> None:
 
 
 def test_the_variable_has_the_versions_as_the_libraries_write_them() -> None:
-    torch = Installed(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
+    torch = InstalledTorch(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
     parts = dict(part.split("=") for part in gpu_variable(chip_of("a100-80gb"), 100, 10, 8, torch).split(";"))
     assert parts["name"] == "NVIDIA A100-SXM4-80GB"
     assert (parts["total"], parts["outside"]) == ("100", "10")
@@ -120,7 +120,7 @@ def test_the_variable_has_the_versions_as_the_libraries_write_them() -> None:
 
 
 def test_more_gpus_than_torch_knows_are_one_sentence() -> None:
-    torch = Installed(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
+    torch = InstalledTorch(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
     with pytest.raises(EmulationError, match="torch knows no more than 120 GPUs of a node; share the 128 among nodes"):
         gpu_variable(chip_of("a100-80gb"), 100, 10, 128, torch)
 
@@ -147,10 +147,10 @@ def test_a_torch_that_was_never_tried_is_named(version: str, is_tried: bool) -> 
 def test_another_machine_is_refused_with_one_sentence(
     monkeypatch: pytest.MonkeyPatch, system: str, machine: str
 ) -> None:
-    monkeypatch.setattr(installed, "_look", lambda _: {"system": system, "machine": machine})
+    monkeypatch.setattr(installed_torch, "_look", lambda _: {"system": system, "machine": machine})
     with pytest.raises(
         ArchitectureError,
         match=f"this machine is {system} on {machine}; the emulated GPU needs Linux on x86_64 or aarch64",
     ) as told:
-        installed.find(parse([sys.executable, "train.py"]))
+        installed_torch.find(parse([sys.executable, "train.py"]))
     assert told.value.exit_code == 4

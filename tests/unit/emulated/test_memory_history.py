@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from memtune_runner.emulated.history import KINDS, Change, _last_step, peak_history
+from memtune_runner.emulated.memory_history import KINDS, Change, _last_step, peak_history
 
 USER = {"filename": "/home/me/train.py", "line": 7, "name": "<module>"}
 LIBRARY = {"filename": "/x/site-packages/transformers/models/llama.py", "line": 40, "name": "forward"}
 TORCH = {"filename": "/x/site-packages/torch/nn/functional.py", "line": 1, "name": "linear"}
-OURS = {"filename": "/x/memtune_runner/emulated/value_mode.py", "line": 2, "name": "__torch_dispatch__"}
+OURS = {"filename": "/x/memtune_runner/emulated/dispatch_mode.py", "line": 2, "name": "__torch_dispatch__"}
 # Weights in init, then two steps: forward's memory lives until the backward pass, gradients until the step.
 CHANGES = [
     Change(10, "init"), Change(20, "forward"), Change(30, "backward"), Change(40, "optimizer-step"), Change(45, "save"),
@@ -82,7 +82,7 @@ def test_a_long_step_is_thinned_to_its_highest_points() -> None:
 
 
 def test_a_history_without_its_beginning_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memtune_runner.emulated.history.MOST_EVENTS", 3)
+    monkeypatch.setattr("memtune_runner.emulated.memory_history.MOST_EVENTS", 3)
     assert peak_history(EVENTS, CHANGES)["isWhole"] is False
 
 

@@ -10,6 +10,7 @@ from predictors import of_components
 
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
+from memtune.memory.constants import JOB_WIDTH
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed import TRUST
 from memtune.memory.workload import Workload
@@ -43,6 +44,16 @@ def test_two_probes_that_contradict_each_other_widen_every_interval() -> None:
     before, after = of_components(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
     for plan in PLANS:
         assert after.predict(plan).allocated.width > before.predict(plan).allocated.width
+
+
+def test_an_unmeasured_job_may_take_more_as_a_whole_but_not_less() -> None:
+    plain, unmeasured = of_components(WORKLOAD).predict(PLANS[0]), Predictor(WORKLOAD).predict(PLANS[0])
+    share = JOB_WIDTH * plain.reserved.expected
+    for metric in ("reserved", "device"):
+        before, after = getattr(plain, metric), getattr(unmeasured, metric)
+        assert after.upper - after.expected == pytest.approx(math.hypot(before.upper - before.expected, share))
+        assert after.lower == pytest.approx(before.lower)
+    assert unmeasured.job_width_bytes == pytest.approx(share)
 
 
 def test_a_slope_is_learned_apart_from_an_intercept() -> None:

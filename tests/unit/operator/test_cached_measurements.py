@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_jobs import make_job
 
-from memtune.api.status import PeakBytes, RunStatus
+from memtune.api.status import PeakBytes, ProbeStatus
 from memtune.controller import Node, Observed
 from memtune.memory.measured_overhead import JobOverhead, MeasuredOverhead
 from memtune_operator import measurements
@@ -113,11 +113,11 @@ def test_the_product_is_the_one_that_every_run_is_kept_to() -> None:
     assert len(product_of(unnamed, Observed(status={"gpuProduct": ["x" * 1000]}))) == 63
 
 
-def probe(number: int, **changes: Any) -> RunStatus:
+def probe(number: int, **changes: Any) -> ProbeStatus:
     variables = {"verdict": "succeeded", "measured_by": "first", "torch": "2.9.1", "gpu_seconds": 60, **changes}
     peaks = PeakBytes(allocated=1, active=1, reserved=1, device=2**30, total=2**33)
     ended_at = f"2026-03-01T10:00:{number:02}Z"
-    return RunStatus(
+    return ProbeStatus(
         name="first-probe-1",
         number=1,
         plan=f"bf16-z1-none-mb1x{number}",

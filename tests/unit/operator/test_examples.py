@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from memtune.api import Job, load_job
-from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.preflight import check
+from memtune_operator.pods.security_policy import Policy
 from memtune_runner.command.command import Kind, parse
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,4 +1,4 @@
-"""Which nodes a run may use, which GPUs they advertise, and which nodes are lost."""
+"""Which nodes a run may use, and which GPUs they advertise."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import pytest
 
 from memtune.controller import Node
 from memtune.units import GIB, MIB
-from memtune_operator.kubernetes.nodes import candidates, healthy_nodes, lost
-from memtune_operator.pods.pod_reader import seconds_of
+from memtune_operator.kubernetes.nodes import candidates
 
 GPU = "nvidia.com/gpu"
-NOW = seconds_of("2026-01-01T01:00:00Z")
 
 
 def node(name: str = "a", gpus: int = 8, **parts: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "labels": parts.get("labels", {})},
         "spec": {"taints": parts.get("taints", [])},
-        "status": {"allocatable": {GPU: str(gpus)} if gpus else {}, "conditions": parts.get("conditions", [])},
+        "status": {"allocatable": {GPU: str(gpus)} if gpus else {}},
     }
 
 
@@ -100,38 +98,3 @@ def test_taints_are_tolerated(toleration: dict[str, Any] | None, is_allowed: boo
 )
 def test_a_temporary_node_condition_does_not_change_the_hardware(taint: dict[str, Any]) -> None:
     assert candidates([node(taints=[taint])], {}, GPU)
-
-
-@pytest.mark.parametrize(
-    ("ready", "since", "is_lost"),
-    [
-        ("True", "2026-01-01T00:00:00Z", False),
-        ("Unknown", "2026-01-01T00:59:00Z", False),
-        ("Unknown", "2026-01-01T00:50:00Z", True),
-        ("False", "2026-01-01T00:50:00Z", True),
-    ],
-)
-def test_a_node_is_lost_when_it_is_not_ready_for_too_long(ready: str, since: str, is_lost: bool) -> None:
-    conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": since}]
-    assert lost([node(conditions=conditions)], NOW, 180) == (frozenset({"a"}) if is_lost else frozenset())
-
-
-def test_a_node_out_of_service_is_lost_at_once() -> None:
-    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
-    assert lost([node(taints=[taint])], NOW, 180) == {"a"}
-
-
-def test_a_node_is_sound_while_it_is_ready_and_in_service() -> None:
-    troubled = [{"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:59:59Z"}]
-    away = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
-    nodes = [node("a"), node("b", conditions=troubled), node("c", taints=[away])]
-    assert healthy_nodes(nodes) == {"a"}
-
-
-def test_a_node_that_never_said_since_when_it_is_not_ready_is_neither_lost_nor_sound() -> None:
-    for condition in (
-        {"type": "Ready", "status": "Unknown"},
-        {"type": "Ready", "status": "Unknown", "lastTransitionTime": None},
-    ):
-        assert lost([node(conditions=[condition])], NOW, 180) == frozenset()
-        assert healthy_nodes([node(conditions=[condition])]) == frozenset()

@@ -9,16 +9,8 @@ import pytest
 from memtune.controller.observation import PodCondition, PodObservation
 from memtune.wire.report import Ending
 from memtune_operator.pods.names import ANNOTATION_PLAN
-from memtune_operator.pods.pod_reader import (
-    NodesSeen,
-    gone,
-    held_seconds,
-    index_of,
-    observe,
-    owned_by,
-    run_of,
-    seconds_of,
-)
+from memtune_operator.pods.pod_reader import gone, held_seconds, index_of, observe, owned_by, run_of
+from memtune_operator.pods.timestamps import seconds_of
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -39,8 +31,8 @@ def ended(**terminated: Any) -> dict[str, Any]:
     return {"phase": "Running", "containerStatuses": states}
 
 
-def seen(status: dict[str, Any] | None = None, nodes: NodesSeen | None = None, **metadata: Any) -> PodObservation:
-    return observe(pod(status, **metadata), 1, GPU, nodes, NOW, 180)
+def seen(status: dict[str, Any] | None = None, **metadata: Any) -> PodObservation:
+    return observe(pod(status, **metadata), 1, GPU, None, NOW, 180)
 
 
 def test_a_pod_that_was_just_made_is_pending() -> None:
@@ -110,50 +102,6 @@ def test_conditions_and_deletion_are_read() -> None:
     found = seen(status, deletionTimestamp="2026-01-01T00:59:00Z")
     assert found.conditions == (PodCondition("PodScheduled", "False", "Unschedulable", "0/2"),)
     assert found.deleting
-
-
-def test_a_pod_is_lost_with_its_node_but_not_within_its_grace() -> None:
-    gone, silent = NodesSeen(frozenset(), frozenset()), NodesSeen(frozenset("a"), frozenset("a"))
-    assert seen(nodes=gone).node_lost
-    assert seen(nodes=silent).node_lost
-    assert seen(nodes=silent, deletionTimestamp="2026-01-01T00:59:00Z").node_lost
-    assert not seen(nodes=silent, deletionTimestamp="2026-01-01T01:01:00Z").node_lost
-    assert not seen(nodes=NodesSeen(frozenset("a"), frozenset())).node_lost
-    assert not seen(nodes=None).node_lost
-
-
-def ready(status: str, containers: str, since: str = "2026-01-01T00:50:00Z", reason: str = "") -> dict[str, Any]:
-    """Return a pod's status with its containers and its Ready condition."""
-    return {
-        "conditions": [
-            {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since},
-            {"type": "ContainersReady", "status": containers, "lastTransitionTime": since},
-        ]
-    }
-
-
-SILENCES = [
-    # (the pod's status, its deletionTimestamp, whether its node may be lost, whether it counts as lost)
-    (ready("False", "True"), None, True, True),
-    (ready("False", "True"), "2026-01-01T01:01:00Z", True, False),
-    (ready("False", "True", since="2026-01-01T00:59:00Z"), None, True, False),
-    (ready("False", "True", reason="ReadinessGatesNotReady"), None, False, False),
-    (ready("False", "False"), None, False, False),
-    (ready("True", "True"), None, False, False),
-    ({}, "2026-01-01T00:50:00Z", True, True),
-    ({}, "2026-01-01T00:59:00Z", True, False),
-    ({"reason": "NodeLost"}, "2026-01-01T00:50:00Z", True, True),
-]
-
-
-@pytest.mark.parametrize(("status", "deletion", "is_doubted", "is_lost"), SILENCES)
-def test_a_pods_own_condition_shows_a_lost_node(
-    status: dict[str, Any], deletion: str | None, is_doubted: bool, is_lost: bool
-) -> None:
-    found = seen(status, deletionTimestamp=deletion)
-    assert (found.node_doubted, found.node_lost) == (is_doubted, is_lost)
-    sound = seen(status, NodesSeen(frozenset("a"), frozenset()), deletionTimestamp=deletion)
-    assert (sound.node_doubted, sound.node_lost) == (False, False), "who may look at the node knows better"
 
 
 def test_pods_belong_to_their_owner_and_not_to_a_label() -> None:

@@ -10,7 +10,7 @@ from small_jobs import make_job
 from memtune.api import reasons
 from memtune_operator.local import backend as local
 from memtune_operator.pods import preflight
-from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.security_policy import Policy
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, installed: set[str], **tuning: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memtune.api import SpecError, load_job, reasons
-from memtune.api.status import RunStatus
+from memtune.api.status import ProbeStatus
 from memtune.controller import Blocker, Deletion, JobEvent, Observed
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOverhead
@@ -75,7 +75,7 @@ class MemoryShell:
         self.done.append("learn")
         return False
 
-    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[ProbeStatus], now: float) -> bool:
         self.done.append("learn probes")
         return False
 

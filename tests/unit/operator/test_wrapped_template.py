@@ -24,7 +24,7 @@ from memtune_operator.kubernetes.nodes import candidates
 from memtune_operator.pods import manifests
 from memtune_operator.pods.bootstrap import BOOTSTRAP
 from memtune_operator.pods.placement import REQUIRED
-from memtune_operator.pods.wrapping import CommandRequiredError, TemplateError, wrapped_index
+from memtune_operator.pods.wrapped_container import CommandRequiredError, TemplateError, wrapped_index
 
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)
 GPU = "nvidia.com/gpu"
@@ -259,7 +259,7 @@ def test_each_pod_of_a_run_is_on_a_node_of_its_own() -> None:
     assert "affinity" not in pod_of(template())["spec"]
 
 
-def test_only_a_train_run_has_an_attempt_number_and_lessons() -> None:
+def test_only_an_attempt_has_a_number_of_attempts_and_lessons() -> None:
     train = Run(RunKind.TRAIN, 2, PROBE.plan, evaluation_batch=4, sharded_save=True)
     checkpoint = {"path": "/saves/$(x)"}
     env = pod_of(template(), train, checkpoint=checkpoint)["spec"]["containers"][0]["env"]

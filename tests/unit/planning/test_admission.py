@@ -148,3 +148,23 @@ def test_unrelated_measurements_leave_counted_seconds(clock: dict[str, Any]) -> 
     counted = Lesson(plan, **{**variables, "step_seconds": seconds}, counted=True)
     found = replace(short_of_memory(timed), emulations=(counted,)).predict(plan)
     assert found.step_seconds.expected > 0.7 * seconds
+
+
+def test_a_gpu_behind_its_cpu_may_have_all_released_weights_beyond_an_emulated_peak() -> None:
+    # A layer has 4 x 4,096 x 4,096 + 3 x 4,096 x 11,008 + 2 x 4,096 weights; embedding and head have 1,000 x 4,096
+    # each, the last norm 4,096. Stage 3 has 1,000,000,000 of them at a time, and all are in 2 bytes.
+    behind = 2 * (32 * 202_383_360 + 2 * 4_096_000 + 4_096 - 1_000_000_000)
+    plan, other = (Plan.parse(f"bf16-z3-sel-mb{words}") for words in ("4x2", "8x1"))
+    job = short_of_memory()
+    emulated = replace(job, emulations=(Lesson(plan, reserved_bytes=int(40e9)),))
+    found = emulated.predict(plan)
+    assert found.device.upper == pytest.approx(1.02 * found.device.expected + behind)
+    assert found.needed.upper == pytest.approx(1.02 * found.device.expected)
+    # So of a plan that was not emulated itself, but not of one under another backend.
+    calibrated = emulated.predictor.predict(other)
+    assert emulated.predict(other).device == calibrated.device._replace(upper=calibrated.device.upper + behind)
+    assert emulated.predict(other).needed == calibrated.needed
+    assert emulated.predict(SHARDED).device == emulated.predictor.predict(SHARDED).device
+    # A run on a GPU had what it was behind among its bytes.
+    measured = replace(emulated, lessons=(Lesson(plan, reserved_bytes=int(40e9), device_bytes=int(41e9)),))
+    assert measured.predict(other).device == measured.predictor.predict(other).device

@@ -14,10 +14,10 @@ from memtune.plans.plan import Plan
 from memtune.wire.probe_pruning import Pruned, Target
 from memtune.wire.report import Device, MeasuredStep
 from memtune.wire.run import RunKind
-from memtune_runner.rank import agreement, probe, shared_store
+from memtune_runner.rank import probe, probe_agreement, shared_store
 from memtune_runner.rank.probe import Enough, Probe, ProbeFinished
 from memtune_runner.rank.settings import Settings
-from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.step_duration import StepDuration
 
 TARGET = Target(tokens_per_second=1000, device_bytes=100)
 
@@ -146,7 +146,7 @@ def test_only_a_probe_that_has_enough_is_over() -> None:
 
 
 def test_the_last_step_of_a_pruned_probe_is_reported_whole() -> None:
-    pace = Pace()
+    pace = StepDuration()
     pace.training_began(0.0)
     assert pace.last_step(8) is None
     pace.stepped(9.0, micro_steps=2, tokens=100, disturbed=False)
@@ -167,8 +167,8 @@ class Ranks:
         monkeypatch.setattr(shared_store, "of_all_ranks", lambda: self.store)
         monkeypatch.setattr(distributed, "get_rank", lambda: self._own.rank)
         monkeypatch.setattr(distributed, "get_world_size", lambda: world)
-        monkeypatch.setattr(agreement, "_GATHERING", timedelta(seconds=0.3))
-        monkeypatch.setattr(agreement, "_FOLLOWING", timedelta(seconds=0.6))
+        monkeypatch.setattr(probe_agreement, "_GATHERING", timedelta(seconds=0.3))
+        monkeypatch.setattr(probe_agreement, "_FOLLOWING", timedelta(seconds=0.6))
 
     def agree(self, wishes: dict[int, tuple[int, Pruned | None]]) -> list[str | None]:
         """Let each rank agree at its step, with its own decision."""
@@ -178,7 +178,7 @@ class Ranks:
             self._own.rank = rank
             barrier.wait()
             step, mine = wishes[rank]
-            return agreement.on(step, mine, self._world)
+            return probe_agreement.on(step, mine, self._world)
 
         with ThreadPoolExecutor(len(wishes)) as pool:
             return list(pool.map(ask, wishes))
@@ -204,8 +204,8 @@ def test_a_decision_stays_though_a_rank_comes_late(monkeypatch: pytest.MonkeyPat
 
 def test_ranks_without_a_store_never_end_early_and_a_single_one_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_store, "of_all_ranks", lambda: None)
-    assert agreement.on(2, Pruned.SPEED, 1) is Pruned.SPEED
-    assert agreement.on(2, Pruned.SPEED, 2) is None
+    assert probe_agreement.on(2, Pruned.SPEED, 1) is Pruned.SPEED
+    assert probe_agreement.on(2, Pruned.SPEED, 2) is None
 
 
 def test_ranks_without_a_store_make_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:

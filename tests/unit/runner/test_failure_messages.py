@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.wire.report import Ending
-from memtune_runner.rank.failures import Failure, first_cause, of_exception, of_words
+from memtune_runner.rank.failure_causes import ProcessEnd, first_cause, of_exception, of_words
 
 DEVICE, HOST, ERROR, KILLED = Ending.DEVICE_OOM, Ending.HOST_OOM, Ending.ERROR, Ending.KILLED
 
@@ -106,7 +106,7 @@ OutOfMemoryError.__module__ = "torch"
 
 @pytest.mark.parametrize("words", DEVICE_WORDINGS.values(), ids=DEVICE_WORDINGS)
 def test_device_out_of_memory(words: str) -> None:
-    assert of_exception(RuntimeError(words)) == Failure(DEVICE, 85, f"RuntimeError: {words}")
+    assert of_exception(RuntimeError(words)) == ProcessEnd(DEVICE, 85, f"RuntimeError: {words}")
     failure = of_words(f"step 3\n  {words}\nbye", 1)
     assert (failure.ending, failure.exit_code) == (DEVICE, 85)
     assert failure.message in words
@@ -114,20 +114,20 @@ def test_device_out_of_memory(words: str) -> None:
 
 @pytest.mark.parametrize("words", HOST_WORDINGS.values(), ids=HOST_WORDINGS)
 def test_host_out_of_memory(words: str) -> None:
-    assert of_exception(RuntimeError(words)) == Failure(HOST, 86, f"RuntimeError: {words}".strip())
-    assert of_words(f"step 3\n{words}\nbye", 1) == Failure(HOST, 86, words.strip())
+    assert of_exception(RuntimeError(words)) == ProcessEnd(HOST, 86, f"RuntimeError: {words}".strip())
+    assert of_words(f"step 3\n{words}\nbye", 1) == ProcessEnd(HOST, 86, words.strip())
 
 
 @pytest.mark.parametrize("words", CONSEQUENCES.values(), ids=CONSEQUENCES)
 def test_errors_that_follow_another_rank_are_recognized(words: str) -> None:
-    assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}", is_consequence=True)
-    assert of_words(words, 250) == Failure(KILLED, 250, words, is_consequence=True)
+    assert of_exception(RuntimeError(words)) == ProcessEnd(ERROR, 1, f"RuntimeError: {words}", is_consequence=True)
+    assert of_words(words, 250) == ProcessEnd(KILLED, 250, words, is_consequence=True)
 
 
 @pytest.mark.parametrize("words", HANDLE_WORDINGS)
 def test_a_handle_that_cannot_be_made_is_an_out_of_memory_only_of_a_full_device(words: str) -> None:
     error = wrapped(RuntimeError(words))
-    assert of_exception(error, lambda: True) == Failure(DEVICE, 85, f"RuntimeError: {words}")
+    assert of_exception(error, lambda: True) == ProcessEnd(DEVICE, 85, f"RuntimeError: {words}")
     assert of_exception(error, lambda: False).ending is ERROR
     assert of_exception(error).ending is ERROR
     assert of_words(words, 1).ending is ERROR
@@ -150,19 +150,19 @@ def test_an_echo_of_another_ranks_failure_is_no_out_of_memory(words: list[str], 
 
 @pytest.mark.parametrize("words", UNRELATED)
 def test_similar_messages_are_no_out_of_memory(words: str) -> None:
-    assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}")
-    assert of_words(words, 139) == Failure(KILLED, 139, "a worker was killed by signal 11 (SIGSEGV)")
+    assert of_exception(RuntimeError(words)) == ProcessEnd(ERROR, 1, f"RuntimeError: {words}")
+    assert of_words(words, 139) == ProcessEnd(KILLED, 139, "a worker was killed by signal 11 (SIGSEGV)")
 
 
 def test_an_exit_code_shows_who_chose_it() -> None:
-    assert of_words("", 3) == Failure(ERROR, 3, "a worker ended with code 3")
-    assert of_words("", 250) == Failure(KILLED, 250, "a worker ended with code 250")
+    assert of_words("", 3) == ProcessEnd(ERROR, 3, "a worker ended with code 3")
+    assert of_words("", 250) == ProcessEnd(KILLED, 250, "a worker ended with code 250")
     assert [of_words("", code).ending for code in (85, 86, 87, 88)] == [DEVICE, HOST, Ending.HUNG, Ending.BAD_INPUT]
 
 
 def test_exception_types_decide_without_messages() -> None:
     assert of_exception(OutOfMemoryError("")).ending is DEVICE
-    assert of_exception(MemoryError()) == Failure(HOST, 86, "MemoryError")
+    assert of_exception(MemoryError()) == ProcessEnd(HOST, 86, "MemoryError")
 
 
 def test_a_type_of_the_same_name_elsewhere_is_not_torchs() -> None:
@@ -209,13 +209,13 @@ def wrapped_by_exit() -> None:
 
 @pytest.mark.parametrize("raising", [wrapped_by_cause, wrapped_by_context, wrapped_by_exit])
 def test_a_wrapped_out_of_memory_is_found(raising: Callable[[], None]) -> None:
-    assert of_exception(caught(raising)) == Failure(DEVICE, 85, f"OutOfMemoryError: {CUDA_OOM}")
+    assert of_exception(caught(raising)) == ProcessEnd(DEVICE, 85, f"OutOfMemoryError: {CUDA_OOM}")
 
 
 def test_a_cycle_of_exception_causes_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
-    assert of_exception(first) == Failure(ERROR, 1, "ValueError: a")
+    assert of_exception(first) == ProcessEnd(ERROR, 1, "ValueError: a")
 
 
 def test_a_module_that_is_not_installed_is_no_fault_of_the_code() -> None:
@@ -247,7 +247,7 @@ def test_an_exception_that_cannot_be_shown_is_still_reported() -> None:
         raise ZeroDivisionError
 
     error = type("Mute", (Exception,), {"__str__": fail})()
-    assert of_exception(error) == Failure(ERROR, 1, "Mute")
+    assert of_exception(error) == ProcessEnd(ERROR, 1, "Mute")
 
 
 def pinned_by_name() -> None:
@@ -264,15 +264,15 @@ def test_pinning_host_memory_fails_in_the_words_of_the_device() -> None:
 @pytest.mark.parametrize(
     ("error", "failure"),
     [
-        (SystemExit(), Failure(Ending.SUCCEEDED, 0, "")),
-        (SystemExit(0), Failure(Ending.SUCCEEDED, 0, "")),
-        (SystemExit(7), Failure(ERROR, 7, "SystemExit: 7")),
-        (SystemExit(-1), Failure(ERROR, 255, "SystemExit: -1")),
-        (SystemExit("no data"), Failure(ERROR, 1, "SystemExit: no data")),
-        (KeyboardInterrupt(), Failure(ERROR, 130, "KeyboardInterrupt")),
+        (SystemExit(), ProcessEnd(Ending.SUCCEEDED, 0, "")),
+        (SystemExit(0), ProcessEnd(Ending.SUCCEEDED, 0, "")),
+        (SystemExit(7), ProcessEnd(ERROR, 7, "SystemExit: 7")),
+        (SystemExit(-1), ProcessEnd(ERROR, 255, "SystemExit: -1")),
+        (SystemExit("no data"), ProcessEnd(ERROR, 1, "SystemExit: no data")),
+        (KeyboardInterrupt(), ProcessEnd(ERROR, 130, "KeyboardInterrupt")),
     ],
 )
-def test_the_users_own_exit_code_is_kept(error: BaseException, failure: Failure) -> None:
+def test_the_users_own_exit_code_is_kept(error: BaseException, failure: ProcessEnd) -> None:
     assert of_exception(error) == failure
 
 
@@ -287,7 +287,7 @@ def test_wrong_arguments_are_reported_in_the_parsers_words(parser: type[argparse
         parser(prog="train.py").parse_args(["--lr-rate=3"])
 
     told = "train.py: error: unrecognized arguments: --lr-rate=3"
-    assert of_exception(caught(main)) == Failure(ERROR, code, told, is_bad_command=True)
+    assert of_exception(caught(main)) == ProcessEnd(ERROR, code, told, is_bad_command=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -352,7 +352,7 @@ def test_click_may_end_the_script_while_it_handles_the_error() -> None:
 
     of_click = FunctionType(main.__code__, {**globals(), "__name__": "click.core"}, closure=main.__closure__)
     told = "Error: No such option '--lr-rate'."
-    assert of_exception(caught(of_click)) == Failure(ERROR, 2, told, is_bad_command=True)
+    assert of_exception(caught(of_click)) == ProcessEnd(ERROR, 2, told, is_bad_command=True)
     assert not of_exception(caught(main)).is_bad_command, "a script's own exit for what it asked click"
 
 
@@ -369,7 +369,7 @@ def test_an_exit_after_an_exception_is_reported_by_the_exception() -> None:
         except ValueError:
             raise SystemExit(4)  # noqa: B904
 
-    assert of_exception(caught(main)) == Failure(ERROR, 4, "ValueError: no such dataset")
+    assert of_exception(caught(main)) == ProcessEnd(ERROR, 4, "ValueError: no such dataset")
 
 
 def test_a_successful_exit_after_a_handled_out_of_memory_is_a_success() -> None:

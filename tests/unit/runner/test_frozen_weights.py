@@ -12,7 +12,7 @@ from memtune.wire.run import RunKind
 from memtune_runner.rank import script_warnings
 from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.applied_plan import AppliedPlan
-from memtune_runner.watch.tally import Tally
+from memtune_runner.watch.batch_counts import BatchCounts
 
 SETTINGS = Settings(Plan.parse("bf16-ddp-none-mb1x1"), RunKind.TRAIN, "accelerate", 1, 32)
 
@@ -36,7 +36,7 @@ def fresh() -> Iterator[None]:
 def test_a_frozen_weight_in_fp32_is_to_be_loaded_as_autocast_casts_it(
     dtype: torch.dtype, learns: bool, casts: bool, told: bool
 ) -> None:
-    applied = AppliedPlan(SETTINGS, Tally())
+    applied = AppliedPlan(SETTINGS, BatchCounts())
     layer = torch.nn.Linear(4, 4, bias=False, dtype=dtype).requires_grad_(learns)
     with torch.autocast("cpu", torch.bfloat16, enabled=casts):
         applied.inner_forward_began(layer)

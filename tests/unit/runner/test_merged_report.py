@@ -10,9 +10,8 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.report import LARGEST_WARNING, Device, Ending, Memory, Report, ReportedComponent
 from memtune.wire.run import RunKind
-from memtune_runner.launch.merge_reports import RankEnd, merge
-from memtune_runner.launch.peers import Ended
-from memtune_runner.rank.report_files import log_tail
+from memtune_runner.launch.merge_reports import RankEnd, log_tail, merge
+from memtune_runner.launch.rendezvous import Ended
 from memtune_runner.rank.settings import Settings
 
 SETTINGS = Settings(

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from memtune_runner.watch.loop import Place, TrainingLoop, may_repeat, places
+from memtune_runner.watch.training_loop import Place, TrainingLoop, may_repeat, places
 
 Mark = Callable[[], None]
 Script = Callable[[Mark, Mark], None]

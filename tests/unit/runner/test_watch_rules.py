@@ -11,11 +11,11 @@ from memtune_runner.rank import phases
 from memtune_runner.rank.batch_size import BatchSizes, batch_size
 from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.rank.settings import Settings
+from memtune_runner.watch.batch_counts import BatchCounts
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.oom_report_files import top_sites
-from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.step_duration import StepDuration
 from memtune_runner.watch.steps import StepCounter
-from memtune_runner.watch.tally import Tally
 
 
 class Shape:
@@ -72,124 +72,132 @@ def test_an_engine_counts_itself() -> None:
 
 
 def test_samples_of_a_step_are_counted_over_all_ranks() -> None:
-    tally = Tally()
+    batch_counts = BatchCounts()
     for rows in (4, 4, 4, 1):  # the last batch of an epoch is smaller and ends a smaller step
-        tally.forward_began(rows, rows * 32)
-        tally.block_checkpointed()
-        tally.block_checkpointed()
-        tally.forward_ended()
-        tally.backward_began()
-        if tally.micro_steps_now == 3:
-            tally.stepped(world=2)
-    tally.stepped(world=2)
-    assert (tally.micro_batch, tally.largest_tokens) == (4, 128)
-    assert (tally.micro_steps, tally.samples_per_step) == (3, 24)
-    assert tally.checkpointed_blocks == 2
-    assert tally.trained_samples == 13, "on this rank"
-    tally.forward_began(4, 128)
-    tally.backward_began()
-    assert tally.trained_samples == 13, "those that wait for their step are not trained"
+        batch_counts.forward_began(rows, rows * 32)
+        batch_counts.block_checkpointed()
+        batch_counts.block_checkpointed()
+        batch_counts.forward_ended()
+        batch_counts.backward_began()
+        if batch_counts.micro_steps_now == 3:
+            batch_counts.stepped(world=2)
+    batch_counts.stepped(world=2)
+    assert (batch_counts.micro_batch, batch_counts.largest_tokens) == (4, 128)
+    assert (batch_counts.micro_steps, batch_counts.samples_per_step) == (3, 24)
+    assert batch_counts.checkpointed_blocks == 2
+    assert batch_counts.trained_samples == 13, "on this rank"
+    batch_counts.forward_began(4, 128)
+    batch_counts.backward_began()
+    assert batch_counts.trained_samples == 13, "those that wait for their step are not trained"
 
 
 def test_samples_that_nobody_saw_in_a_step_are_not_counted_as_none() -> None:
-    tally = Tally()
-    assert tally.trained_samples == 0
-    tally.backward_began()
-    tally.stepped(world=1)
-    assert {tally.trained_samples, tally.samples_per_step} == {None}
+    batch_counts = BatchCounts()
+    assert batch_counts.trained_samples == 0
+    batch_counts.backward_began()
+    batch_counts.stepped(world=1)
+    assert {batch_counts.trained_samples, batch_counts.samples_per_step} == {None}
 
 
 def test_a_pass_in_evaluation_mode_is_forgotten_once_the_script_does_something_else() -> None:
-    tally = Tally()
-    tally.undecided_forward_began(1, 1)  # a summary of the model
-    tally.forward_began(0, 0)  # a batch that nothing tells the size of
-    tally.backward_began()
-    tally.stepped(world=1)
-    assert (tally.micro_batch, tally.samples_per_step, tally.trains_in_evaluation_mode) == (None, None, False)
-    tally.undecided_forward_began(1, 1)
-    tally.forward_without_gradients_began()
-    assert not tally.is_undecided
+    batch_counts = BatchCounts()
+    batch_counts.undecided_forward_began(1, 1)  # a summary of the model
+    batch_counts.forward_began(0, 0)  # a batch that nothing tells the size of
+    batch_counts.backward_began()
+    batch_counts.stepped(world=1)
+    assert (batch_counts.micro_batch, batch_counts.samples_per_step, batch_counts.trains_in_evaluation_mode) == (
+        None,
+        None,
+        False,
+    )
+    batch_counts.undecided_forward_began(1, 1)
+    batch_counts.forward_without_gradients_began()
+    assert not batch_counts.is_undecided
 
 
 def test_an_attack_on_a_model_in_evaluation_mode_trains_nothing() -> None:
-    tally = Tally()
+    batch_counts = BatchCounts()
     for _ in range(3):
-        tally.undecided_forward_began(100, 100)
-        tally.backward_began()
-    tally.forward_began(32, 32)
-    tally.backward_began()
-    tally.stepped(world=1)
-    assert (tally.trained_samples, tally.samples_per_step, tally.micro_batch) == (32, 32, 32)
-    assert (tally.micro_steps, tally.trains_in_evaluation_mode) == (1, False)
+        batch_counts.undecided_forward_began(100, 100)
+        batch_counts.backward_began()
+    batch_counts.forward_began(32, 32)
+    batch_counts.backward_began()
+    batch_counts.stepped(world=1)
+    assert (batch_counts.trained_samples, batch_counts.samples_per_step, batch_counts.micro_batch) == (32, 32, 32)
+    assert (batch_counts.micro_steps, batch_counts.trains_in_evaluation_mode) == (1, False)
 
 
 def test_optimizers_that_take_turns_are_judged_by_the_one_that_needs_fewer_passes() -> None:
-    tally = Tally()
+    batch_counts = BatchCounts()
     for _ in range(2):  # a discriminator sees real and false samples of each, the generator makes the false ones
         for optimizer, passes in (("discriminator", 2), ("generator", 1)):
             for _ in range(passes):
-                tally.forward_began(8, 8)
-                tally.backward_began()
-            tally.stepped(1, optimizer)
-    assert (tally.takes_turns, tally.most_steps) == (True, 2)
-    assert (tally.micro_steps, tally.samples_per_step) == (1, 8)
-    assert tally.trained_samples is None, "the same samples may have been trained by both"
+                batch_counts.forward_began(8, 8)
+                batch_counts.backward_began()
+            batch_counts.stepped(1, optimizer)
+    assert (batch_counts.takes_turns, batch_counts.most_steps) == (True, 2)
+    assert (batch_counts.micro_steps, batch_counts.samples_per_step) == (1, 8)
+    assert batch_counts.trained_samples is None, "the same samples may have been trained by both"
 
 
 def test_a_forward_pass_in_evaluation_mode_trains_if_a_backward_pass_is_the_next_to_follow() -> None:
-    tally = Tally()
-    tally.undecided_forward_began(16, 16)  # an evaluation that computes gradients for nothing
-    tally.evaluation_began(16)
-    tally.forward_began(4, 4)
-    tally.backward_began()
-    assert (tally.trains_in_evaluation_mode, tally.micro_batch, tally.evaluation_batch) == (False, 4, 16)
-    tally.stepped(1)
+    batch_counts = BatchCounts()
+    batch_counts.undecided_forward_began(16, 16)  # an evaluation that computes gradients for nothing
+    batch_counts.evaluation_began(16)
+    batch_counts.forward_began(4, 4)
+    batch_counts.backward_began()
+    assert (batch_counts.trains_in_evaluation_mode, batch_counts.micro_batch, batch_counts.evaluation_batch) == (
+        False,
+        4,
+        16,
+    )
+    batch_counts.stepped(1)
     for _ in range(2):
-        tally.undecided_forward_began(8, 8)
-        tally.backward_began()
-    tally.backward_began()  # of the same forward pass
-    tally.stepped(1)
-    assert (tally.trains_in_evaluation_mode, tally.micro_batch) == (True, 8)
-    assert tally.trained_samples == 4 + 8 + 8
+        batch_counts.undecided_forward_began(8, 8)
+        batch_counts.backward_began()
+    batch_counts.backward_began()  # of the same forward pass
+    batch_counts.stepped(1)
+    assert (batch_counts.trains_in_evaluation_mode, batch_counts.micro_batch) == (True, 8)
+    assert batch_counts.trained_samples == 4 + 8 + 8
 
 
 def test_optimizers_that_ever_step_on_the_same_gradients_do_not_take_turns() -> None:
-    tally = Tally()
+    batch_counts = BatchCounts()
     for step in range(6):  # a second optimizer steps before the main one in every third step
-        tally.forward_began(8, 8)
-        tally.backward_began()
-        tally.stepped(1, "second" if step % 3 == 2 else "main")
+        batch_counts.forward_began(8, 8)
+        batch_counts.backward_began()
+        batch_counts.stepped(1, "second" if step % 3 == 2 else "main")
         if step % 3 == 2:
-            tally.stepped_on_same_gradients("main")
-    assert (tally.takes_turns, tally.trained_samples) == (False, 48)
+            batch_counts.stepped_on_same_gradients("main")
+    assert (batch_counts.takes_turns, batch_counts.trained_samples) == (False, 48)
 
 
 def test_trainings_one_after_the_other_do_not_take_turns() -> None:
-    tally = Tally()
+    batch_counts = BatchCounts()
     for optimizer in (0, 0, 1, 1):
-        tally.forward_began(8, 8)
-        tally.backward_began()
-        tally.stepped(1, optimizer)
-    assert (tally.takes_turns, tally.trained_samples) == (False, 32)
+        batch_counts.forward_began(8, 8)
+        batch_counts.backward_began()
+        batch_counts.stepped(1, optimizer)
+    assert (batch_counts.takes_turns, batch_counts.trained_samples) == (False, 32)
 
 
 def test_a_model_that_sees_its_samples_twice_before_the_backward_pass_sees_them_once() -> None:
-    tally = Tally()
+    batch_counts = BatchCounts()
     for _ in range(2):
-        tally.forward_began(4, 128)
-        tally.forward_ended()
-    tally.backward_began()
-    tally.stepped(world=1)
-    assert (tally.micro_steps, tally.samples_per_step) == (1, 4)
+        batch_counts.forward_began(4, 128)
+        batch_counts.forward_ended()
+    batch_counts.backward_began()
+    batch_counts.stepped(world=1)
+    assert (batch_counts.micro_steps, batch_counts.samples_per_step) == (1, 4)
 
 
-def stepped(pace: Pace, now: float, optimizer_seconds: float = 0.0, disturbed: bool = False) -> None:
+def stepped(pace: StepDuration, now: float, optimizer_seconds: float = 0.0, disturbed: bool = False) -> None:
     pace.optimizer_took(optimizer_seconds)
     pace.stepped(now, micro_steps=2, tokens=100, disturbed=disturbed)
 
 
 def test_shortened_steps_are_extrapolated() -> None:
-    pace = Pace()
+    pace = StepDuration()
     pace.training_began(10.0)
     stepped(pace, 60.0)  # warm-up
     assert pace.step_seconds(8) is None
@@ -201,7 +209,7 @@ def test_shortened_steps_are_extrapolated() -> None:
 
 
 def test_a_step_with_a_save_is_left_out_of_step_times() -> None:
-    pace = Pace()
+    pace = StepDuration()
     pace.training_began(0.0)
     for now, disturbed in ((1.0, False), (2.0, False), (60.0, True), (61.0, False), (90.0, True)):
         stepped(pace, now, disturbed=disturbed)
@@ -209,7 +217,7 @@ def test_a_step_with_a_save_is_left_out_of_step_times() -> None:
 
 
 def test_step_times_include_an_evaluation_that_every_step_has() -> None:
-    pace = Pace()
+    pace = StepDuration()
     pace.training_began(0.0)
     for now in (1.0, 3.0, 5.0):
         stepped(pace, now, disturbed=True)
@@ -217,7 +225,7 @@ def test_step_times_include_an_evaluation_that_every_step_has() -> None:
 
 
 def test_the_usual_duration_is_known_from_the_first_step_on() -> None:
-    pace = Pace()
+    pace = StepDuration()
     assert pace.usual_seconds() is None
     pace.training_began(0.0)
     stepped(pace, 30.0)
@@ -334,7 +342,7 @@ def settings_of(plan: str, kind: RunKind = RunKind.PROBE) -> Settings:
     return Settings(parsed, kind, "env", parsed.global_batch(1), 32, device=Device.CUDA)
 
 
-def test_a_probe_has_shorter_steps_and_a_train_run_has_not() -> None:
+def test_a_probe_has_shorter_steps_and_an_attempt_has_not() -> None:
     assert accumulation(settings_of("bf16-z2-none-mb1x16")) == 2
     assert effective_plan(settings_of("bf16-z2-none-mb1x16")) == Plan.parse("bf16-z2-none-mb1x2")
     assert accumulation(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN)) == 16
@@ -403,7 +411,7 @@ def test_memory_is_attributed_to_lines_of_the_users_code() -> None:
         {"state": "active_allocated", "size": 5},
         {"state": "inactive", "size": 900, "frames": [frame("train.py", 9)]},
     ]
-    follower = frame("/x/memtune_runner/emulated/value_mode.py", 57)
+    follower = frame("/x/memtune_runner/emulated/dispatch_mode.py", 57)
     blocks.append({"state": "active_allocated", "size": 3, "frames": [follower, frame("train.py", 8)]})
     assert top_sites({"segments": [{"blocks": blocks}]}) == [
         ("train.py:7 forward", 50),

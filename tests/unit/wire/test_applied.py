@@ -129,7 +129,7 @@ def test_consequential_differences_are_left_out() -> None:
     assert "zeroStage" not in mismatch(PLAN, seen, world=2, is_probe=False)
 
 
-def test_a_probe_may_be_shortened_but_a_train_run_not() -> None:
+def test_a_probe_may_be_shortened_but_an_attempt_not() -> None:
     shortened = replace(FOLLOWED, micro_steps=2, samples_per_step=16)
     assert shortened_accumulation(PLAN) == 2
     assert shortened_accumulation(Plan.parse("bf16-z2-full-mb4x1")) == 1

@@ -28,7 +28,9 @@ from memtune.wire.report import (
 )
 from memtune.wire.report_checks import LARGEST_COUNT, ReportError
 from memtune.words import shortened
-from memtune_runner.rank.report_files import log_tail, termination_message, whole
+from memtune_runner.launch.merge_reports import log_tail
+from memtune_runner.launch.write_report import termination_message
+from memtune_runner.rank.ranks import whole
 
 NASTY = texts(900)
 COUNT = st.none() | st.integers(0, LARGEST_COUNT)

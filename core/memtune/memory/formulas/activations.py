@@ -89,7 +89,7 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
         # Norms and their outputs are fp32, and each projection casts its input for itself: autocast caches casts of
         # weights only (aten/src/ATen/autocast_mode.cpp, cached_cast).
         outputs = shape.readers * wide * hidden
-    is_modulated = recipe.fuses_elementwise or not shape.rms_norm
+    is_modulated = recipe.fuses_norms or not shape.rms_norm
     return shape.norms * _norm(shape, recipe) + outputs + (shape.modulation * wide * hidden if is_modulated else 0)
 
 
@@ -97,7 +97,7 @@ def _norm(shape: Shape, recipe: Recipe) -> int:
     """Bytes per token that one norm keeps beside its output."""
     wide, hidden = recipe.compute_bytes, shape.hidden
     kept = 4 if recipe.autocasts and not recipe.compiled else wide
-    if recipe.fuses_elementwise or not shape.rms_norm:
+    if recipe.fuses_norms or not shape.rms_norm:
         # Fused: the residual, and no normalised copy of it.
         return kept * hidden
     # Eager RMSNorm upcasts to fp32 and keeps that copy; a trainable scale keeps the normalised input too. T5's scales
@@ -125,7 +125,7 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
         # A fused norm keeps its input; an eager RMSNorm keeps it in fp32 and, for a scale that learns, the normalised
         # result.
         scaled = 0 if shape.has_adapter and not recipe.mixes_units else wide
-        each = wide if recipe.fuses_elementwise or not shape.rms_norm else 4 + scaled
+        each = wide if recipe.fuses_norms or not shape.rms_norm else 4 + scaled
         kept += each * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
@@ -149,7 +149,7 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
     # Before and after the activation; if gated, also the other factor and the product, the input of the down
     # projection. A compiled layer recomputes the activation, as Liger's kernel does (ops/swiglu.py); a frozen down
     # projection needs no input.
-    activation = 1 + (not shape.gated) if recipe.fuses_elementwise else shape.activation_tensors
+    activation = 1 + (not shape.gated) if recipe.fuses_activation else shape.activation_tensors
     tensors = activation + (2 if shape.gated else 0)
     by_adapter = "down" in shape.adapted and not _own_input_bytes(shape, recipe)
     needs_input = by_adapter or recipe.fp32_residuals or recipe.keeps_frozen_inputs
@@ -170,13 +170,14 @@ def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
 
     Dropout makes another tensor for each module, and a mask of one byte. Under autocast a fp32 adapter reads a cast
     input, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear); beside a
-    quantized base it reads the input as it is (peft tuners/lora/bnb.py, Linear4bit and Linear8bitLt).
+    quantized base it reads the input as it is (peft tuners/lora/bnb.py, Linear4bit and Linear8bitLt). Without autocast
+    its product keeps the cast input.
     """
     is_dropped = shape.adapter_dropout > 0
     is_cast = recipe.autocasts and recipe.base_bytes == recipe.frozen_bytes
-    if not shape.has_adapter or recipe.compiled or not (is_dropped or is_cast):
+    if not shape.has_adapter or recipe.compiled or not (is_dropped or is_cast or recipe.widens_inputs):
         return 0
-    return recipe.compute_bytes + is_dropped
+    return (_FP32 if recipe.widens_inputs else recipe.compute_bytes) + is_dropped
 
 
 def _masks(shape: Shape) -> float:

@@ -41,6 +41,7 @@ EAGER_SCORE_BYTES = 8
 
 # DeepSpeed's norms of gradients (runtime/utils.py, get_norm_dtype).
 _NORM_BYTES = 8
+_FP32 = 4
 
 _COMPUTING = (FORWARD, LOSS, *REDUCING)
 
@@ -308,13 +309,13 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     gradient and the gradient of the log-softmax's input, which is in the logits' own format if autocast widened them
     (autocast_mode.cpp: log_softmax takes the wider dtype as its argument). Tensor parallelism computes that in
     elementary operations, with one tensor more (torch/distributed/tensor/parallel/loss.py,
-    _nll_loss_and_log_softmax_backward). A fused kernel keeps the logits and one fp32 copy, a compiled loss the logits
-    even if the caller drops them, and both their gradient. A tanh that bounds logits keeps its output beside them.
+    _nll_loss_and_log_softmax_backward). A kernel has the logits and what it makes for each, a compiled loss the logits
+    even if the caller drops them, and their gradient. A tanh that bounds logits keeps its output beside them.
     """
     if recipe.compiles_loss:
         return _returned_bytes(recipe) + recipe.compute_bytes
-    if recipe.fused_loss_kernel:
-        return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
+    if recipe.loss_kernel_bytes is not None:
+        return _head_bytes(shape, recipe) + recipe.loss_kernel_bytes
     tensors = 4 / 3 if recipe.tensor_parallel > 1 and not recipe.whole_logits else 1
     width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
     narrowed = 4 - recipe.compute_bytes if recipe.autocasts_loss else 0
@@ -350,7 +351,7 @@ def _returned_bytes(recipe: Recipe) -> float:
 
 def loss_blocks(shape: Shape, recipe: Recipe) -> LossBlocks:
     """The blocks of an eager loss. A fused, chunked or compiled one has no tensors that are larger than all others."""
-    if recipe.fused_loss or recipe.chunked_loss or recipe.fused_loss_kernel or recipe.compiles_loss:
+    if recipe.fused_loss or recipe.chunked_loss or recipe.loss_kernel_bytes is not None or recipe.compiles_loss:
         return LossBlocks()
     split = 1 if recipe.whole_logits else recipe.tensor_parallel
     entries = shape.vocab * recipe.decoder.tokens / split / recipe.micro_batch
@@ -389,12 +390,54 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         size = 2.0 * recipe.tokens * shape.hidden * recipe.compute_bytes
         template, values = "2 x {:,.0f} tokens x {} x {} B", (recipe.tokens, shape.hidden, recipe.compute_bytes)
         terms.append(Term("gathered units", size, (LOSS,), template, values, "2205.05198, section 4.2.2", True))
+    if recipe.widens_head:
+        terms += _widened_head(shape, recipe, each * tokens * shape.vocab)
     if (recipe.fused_loss or recipe.chunked_loss) and not shape.has_adapter and not recipe.accumulates:
         # The head's gradient accumulates chunk by chunk while other chunks' logits still exist (2410.10989, 3.2).
         size = recipe.gradient_bytes * shape.vocab * shape.hidden / recipe.tensor_parallel
         template, values = "{:.4g} B x {} x {} of the head", (recipe.gradient_bytes, shape.vocab, shape.hidden)
         terms.append(Term("gradients", size, (LOSS,), template, values, "2410.10989, section 3.2"))
+    if recipe.loss_differentiates:
+        terms += _differentiated(shape, recipe)
     return terms
+
+
+def _differentiated(shape: Shape, recipe: Recipe) -> list[Term]:
+    """What Liger's loss has beside a part's logits: the gradient of all hidden states, and of a head that learns the
+    part's product and its copy in fp32, which are added to the sum.
+    """
+    source = "Liger ops/fused_linear_cross_entropy.py"
+    wide, tokens, head = recipe.compute_bytes, recipe.decoder.tokens, shape.vocab * shape.hidden
+    values: tuple[object, ...] = (wide, tokens, shape.hidden)
+    template = "{} B x {:,.0f} tokens x {} of the gradient of the head's input"
+    terms = [Term("gradients", wide * tokens * shape.hidden, (LOSS,), template, values, source, True)]
+    if not shape.has_adapter:
+        template, values = "({} + {}) B x {:,.0f} elements of the head that are added", (wide, _FP32, head)
+        terms.append(Term("gradients", (wide + _FP32) * head, (LOSS,), template, values, source))
+    return terms
+
+
+def _widened_head(shape: Shape, recipe: Recipe, part: float) -> list[Term]:
+    """Copies of the head beyond the ``part`` of the logits, if the loss copies a narrower one to fp32 for each part.
+
+    TRL's did before 1.13 (sft_trainer.py, _chunk). For the product, the copy is there with the part's logits: under
+    autocast with its cast, else with its gradient if it learns. Then what the product saved is there, with the whole
+    part. Under FSDP it was never emulated.
+    """
+    is_wide = recipe.autocasts and not shape.has_adapter
+    resident = recipe.frozen_bytes if shape.has_adapter else _FP32 if is_wide else recipe.compute_bytes
+    if resident >= _FP32 or recipe.backend == "fsdp":
+        return []
+    is_cast = recipe.backend in ("none", "ddp") and not recipe.without_autocast
+    learns = not shape.has_adapter
+    copied, saved = (_FP32 + recipe.compute_bytes, recipe.compute_bytes) if is_cast else (_FP32 * (1 + learns), _FP32)
+    head = shape.vocab * shape.hidden
+    entries = recipe.decoder.tokens * shape.vocab / recipe.loss_chunks
+    product = copied * head + (recipe.compute_bytes if is_cast else _FP32) * entries
+    size = max(product - part, saved * head)
+    template = "{} B x {} x {} of the head, less what of a part's logits is not there yet"
+    values = (copied, shape.vocab, shape.hidden)
+    return [Term("autocast copies", size, (LOSS,), template, values, "TRL sft_trainer.py, _chunk")]
 
 
 def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:

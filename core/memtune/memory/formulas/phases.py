@@ -216,10 +216,13 @@ class Reserved(NamedTuple):
         """The part of the uncertainty that no other plan can reduce."""
         return hypot(self.segments, self.packing, self.behind)
 
-    def interval(self, width: float, overhead: float = 0.0) -> Interval:
-        """The interval with the bytes of ``overhead`` outside the allocator, given the ``width`` that plans share."""
-        expected = self.bytes + overhead
-        upper = max(expected, 0.0) + hypot(width, self.segments, self.packing, self.more, self.behind)
+    def interval(self, width: float, job_width: float, overhead: float = 0.0) -> Interval:
+        """The interval with the bytes of ``overhead`` outside the allocator, given the ``width`` that plans share.
+
+        ``job_width`` is relative to what the allocator is expected to reserve, and upwards only.
+        """
+        expected, job = self.bytes + overhead, job_width * self.bytes
+        upper = max(expected, 0.0) + hypot(width, self.segments, self.packing, self.more, self.behind, job)
         lower = _below(self.least + overhead, hypot(width, self.packing))
         return Interval(min(max(lower, self.floor), expected), expected, upper)
 
@@ -283,7 +286,7 @@ def ledger(
         behind=behind,
         rounding=constants.rounding,
         unknown=unknown,
-        noise=constants.noise**2 + unknown**2 + belief.doubt**2 + belief.job_width**2,
+        noise=constants.noise**2 + unknown**2 + belief.doubt**2,
         belief=belief,
         constants=constants,
         largest=largest,
@@ -348,24 +351,26 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     allocated, overhead = requested * (1 + sums.rounding), sums.overhead_bytes
     held = sums.reserved(index, micro_batch)
     width = phase.allocated.root(micro_batch)
-    device = held.interval(phase.device.root(micro_batch), overhead)
+    job_width = sums.belief.job_width
+    device = held.interval(phase.device.root(micro_batch), job_width, overhead)
     return Peaks(
         phase=PHASES[index],
         phase_breakdown=partial(_phase_intervals, sums, micro_batch),
         breakdown=partial(_components, sums, phase, micro_batch, requested, held),
-        requested=around(requested, width, held.floor),
-        allocated=around(allocated, width, held.floor),
-        reserved=held.interval(phase.reserved.root(micro_batch)),
+        requested=around(requested, width, held.floor, job_width * requested),
+        allocated=around(allocated, width, held.floor, job_width * allocated),
+        reserved=held.interval(phase.reserved.root(micro_batch), job_width),
         device=device,
         needed=_needed(sums, index, micro_batch, device),
-        job_width_bytes=sums.belief.job_width * requested,
+        job_width_bytes=job_width * held.bytes,
     )
 
 
 def _needed(sums: Ledger, phase: int, micro_batch: int, device: Interval) -> Interval:
     """The least memory that suffices: never more than the peak."""
     least = sums.reserved(phase, micro_batch, cannot_be_freed=True)
-    found = least.interval(sums.phase(phase).needed.root(micro_batch), sums.overhead_bytes)
+    width = sums.phase(phase).needed.root(micro_batch)
+    found = least.interval(width, sums.belief.job_width, sums.overhead_bytes)
     return Interval(*map(min, found, device))
 
 
@@ -398,11 +403,15 @@ def _estimated(parts: Mapping[str, tuple[float, float]], belief: Belief) -> tupl
     return fixed, sum(scale * parts[name][1] for name, scale in scales.items())
 
 
-def around(expected: float, half_width: float, floor: float = 0.0) -> Interval:
-    """An interval with equal ratios below and above, so that it never reaches zero, and from the floor on."""
+def around(expected: float, half_width: float, floor: float = 0.0, above: float = 0.0) -> Interval:
+    """An interval with equal ratios below and above, so that it never reaches zero, and from the floor on.
+
+    The half-width ``above`` is upwards only.
+    """
     if expected <= _TINY:
         return Interval(0.0, 0.0, half_width)
-    return Interval(min(max(_below(expected, half_width), floor), expected), expected, expected + half_width)
+    upper = expected + hypot(half_width, above)
+    return Interval(min(max(_below(expected, half_width), floor), expected), expected, upper)
 
 
 def _below(expected: float, half_width: float) -> float:
@@ -413,7 +422,7 @@ def _below(expected: float, half_width: float) -> float:
 def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:
     held = [sums.reserved(index, micro_batch) for index in range(len(PHASES))]
     return {
-        name: each.interval(sums.phase(index).device.root(micro_batch), sums.overhead_bytes)
+        name: each.interval(sums.phase(index).device.root(micro_batch), sums.belief.job_width, sums.overhead_bytes)
         for index, (name, each) in enumerate(zip(PHASES, held, strict=True))
     }
 

@@ -49,18 +49,21 @@ class Recipe:
     loss saved are left when the backward pass begins. A loss that `shifts_logits` copies them for that.
     `upcasts_scores` says that an eager softmax is in fp32, `writes_softmax` that it is no function of torch's. With
     `defers_reduction` FSDP reduces with the last micro-batch only. If `counts_layers`, layers keep what is counted and
-    nothing else. With `checkpoints_half` only every second layer is checkpointed. An engine that `casts_frozen` weights
-    puts them into the compute format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
+    nothing else. With `checkpoints_half` only every second layer is checkpointed. `without_autocast` an adapter that is
+    wider computes in its own format. With `whole_logits` and `whole_embedding` tensor parallelism does not split them.
     Context parallelism that `gathers_keys` is torch's ring attention.
     With `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
     `target_length` is the decoder's own if known; `source_length` is the encoder's, 0 if they are equal.
     With `mixes_units` trained and frozen weights share units of FSDP1: views of one trained tensor, so that frozen ones
     have gradients, too.
     One that `keeps_reduced` gradients has the offloaded ones on the GPU until the backward pass ends: FSDP1.
-    `liger_layers` have Liger's norms, rotation and feed-forward, which keep what a compiled layer does.
+    `liger_layers` have Liger's norms, rotation and feed-forward, which keep what a compiled layer does; other kernels
+    than Liger's may have `fused_norms` and a `fused_activation`, too.
     `keeps_quantized_inputs` says that products with a quantized weight keep their input. With `varying_lengths`,
     `sequence_length` is that of the longest batch. A `fused_loss` or `chunked_loss` makes its logits in `loss_chunks`
-    parts, one after the other.
+    parts, one after the other. If it `widens_head`, each part copies the head to fp32. A kernel that computes the loss
+    of logits makes `loss_kernel_bytes` for each of them beside it. A loss of Liger's `loss_differentiates`: it computes
+    the gradients of the head and of its input with the loss.
     """
 
     backend: str
@@ -88,7 +91,9 @@ class Recipe:
     fused_loss: bool = False
     chunked_loss: bool = False
     loss_chunks: float = FUSED_LOSS_CHUNKS
-    fused_loss_kernel: bool = False
+    widens_head: bool = False
+    loss_kernel_bytes: float | None = None
+    loss_differentiates: bool = False
     upcasts_loss: bool = True
     autocasts_loss: bool = False
     returns_fp32_logits: bool = False
@@ -99,7 +104,7 @@ class Recipe:
     writes_softmax: bool = False
     counts_layers: bool = False
     defers_reduction: bool = False
-    casts_frozen: bool = False
+    without_autocast: bool = False
     whole_logits: bool = False
     whole_embedding: bool = False
     context_bytes: float = 0.0
@@ -107,6 +112,8 @@ class Recipe:
     virtual: bool = False
     compiled: bool = False
     liger_layers: bool = False
+    fused_norms: bool = False
+    fused_activation: bool = False
     step_in_backward: bool = False
     offloads_states: bool = False
     offloads_gradients: bool = False
@@ -168,9 +175,14 @@ class Recipe:
         return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_narrow(self.state_bytes)
 
     @property
-    def fuses_elementwise(self) -> bool:
-        """Whether a norm keeps no copy of its input, and a feed-forward no activation (Liger, ops/rms_norm.py)."""
-        return self.compiled or self.liger_layers
+    def fuses_norms(self) -> bool:
+        """Whether a norm keeps its input as it is, and no normalised copy of it (Liger, ops/rms_norm.py)."""
+        return self.compiled or self.liger_layers or self.fused_norms
+
+    @property
+    def fuses_activation(self) -> bool:
+        """Whether a feed-forward computes its activation again in the backward pass (Liger, ops/swiglu.py)."""
+        return self.compiled or self.liger_layers or self.fused_activation
 
     @property
     def fp32_residuals(self) -> bool:
@@ -178,10 +190,10 @@ class Recipe:
 
         peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and with them the
         residual stream. FSDP needs one dtype per unit, DeepSpeed casts every weight (engine.py,
-        _configure_distributed_model), and so does our engine.
+        _configure_distributed_model).
         """
-        is_cast = self.casts_frozen or self.backend in ("fsdp", "deepspeed")
-        return self.base_bytes < self.frozen_bytes and not is_cast
+        is_cast = self.backend in ("fsdp", "deepspeed")
+        return self.base_bytes < self.frozen_bytes > self.compute_bytes and not is_cast
 
     @property
     def casts_base(self) -> bool:
@@ -234,7 +246,15 @@ class Recipe:
     @property
     def autocasts(self) -> bool:
         """Whether autocast makes low-precision copies of the weights (FSDP casts while it gathers instead)."""
-        return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
+        return self.weight_bytes > self.compute_bytes and self.backend != "fsdp" and not self.without_autocast
+
+    @property
+    def widens_inputs(self) -> bool:
+        """Whether each module of an adapter casts its input to the adapter's own, wider format.
+
+        (peft tuners/tuners_utils.py, _cast_input_dtype)
+        """
+        return self.without_autocast and self.weight_bytes > self.compute_bytes and self.backend in ("none", "ddp")
 
 
 _HOPPER = 9  # of compute capability
@@ -274,7 +294,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
     optimizer = workload.optimizer_bytes(plan.optimizer)
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
-    # As Recipe.fp32_residuals has it.
+    # peft's preparation, which FSDP, DeepSpeed and our engine undo: Recipe.fp32_residuals.
     is_upcast = quantization != "none" and sharding is Sharding.DDP and not workload.casts_frozen
     return Recipe(
         backend=sharding.backend,
@@ -307,7 +327,6 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         upcasts_scores=_upcasts_scores(workload, plan),
         counts_layers=workload.in_transformers,
         drops_outputs=workload.drops_outputs,
-        casts_frozen=workload.casts_frozen,
         defers_reduction=workload.defers_reduction and sharding.backend == "fsdp",
         # DeepSpeed has its own mixed precision (accelerate accelerator.py, native_amp).
         keeps_fp32_logits=workload.keeps_outputs and compute == 2 and not deepspeed and not plan.fused_loss,

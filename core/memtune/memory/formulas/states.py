@@ -49,7 +49,7 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     terms += _gradients(shape, recipe, trainable + (shape.total - shape.root if recipe.mixes_units else 0))
     if recipe.autocasts and (not shape.has_adapter or recipe.casts_base):
         terms += _autocast_copies(shape, recipe, parallel)
-    if recipe.fp32_residuals and recipe.frozen_bytes > recipe.compute_bytes:
+    if recipe.fp32_residuals:
         # The head, which peft's preparation widened, is cast for its product, which saves the copy for its input's
         # gradient.
         size = recipe.compute_bytes * shape.vocab * shape.hidden / parallel

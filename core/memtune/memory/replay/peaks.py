@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
+from memtune.allocator.counters import fragmentation
 from memtune.memory.replay.tape import KINDS, PHASES, STEP, Tape
 
 
@@ -19,8 +20,8 @@ class PhasePeak(NamedTuple):
 
     @property
     def fragmentation(self) -> float:
-        """1 - active / reserved (GMLake, arXiv 2401.08156)."""
-        return 1 - self.active / self.reserved if self.reserved else 0.0
+        """The fragmentation at the peak."""
+        return fragmentation(self.active, self.reserved)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ int address_free(void *address);
 int is_device(const void *address);
 int device_of(const void *address);
 
-/* processes.c; GPUs by their numbers on the node */
+/* gpu_memory.c; GPUs by their numbers on the node */
 int process_take(int index, size_t size);
 void process_give(int index, size_t size);
 size_t gpu_free_bytes(int index);

@@ -1,4 +1,5 @@
-/* Device memory: address space that is counted against the size of its GPU, and pinned host memory, which is real. */
+/* Device memory: address space, which gpu_memory.c counts against the size of its GPU, and pinned host memory, which is
+ * real. */
 #define _GNU_SOURCE
 #include "emulated.h"
 
