@@ -28,10 +28,12 @@ from torch.nn import functional
 from memtune.model.architecture import Architecture
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
+from memtune.wire.environment import EMULATED_GPU
 from memtune.wire.exit_codes import EXIT_CODES
 from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
 from memtune_runner.device.statistics import CudaStatistics, Statistics, is_full
+from memtune_runner.emulated.known_values import MOST_FLOATS
 from memtune_runner.engine import PlanError, activation_checkpointing, backend_of, optimizers, precision
 from memtune_runner.engine.decoder import Decoder
 from memtune_runner.engine.offload import ActivationOffload
@@ -122,10 +124,15 @@ def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -
 
 @contextmanager
 def _drawn_once() -> Iterator[None]:
-    """Weights are copies of a few random numbers: drawing billions on the CPU would dominate the time."""
+    """Weights are copies of a few random numbers: drawing billions on the CPU would dominate the time.
+
+    An emulated GPU follows no numbers of large weights, so these have none, and take no memory of the host.
+    """
     drawn = torch.empty(_DRAWN).normal_(std=0.02)
 
     def copied(weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        if EMULATED_GPU in os.environ and weight.numel() > MOST_FLOATS:
+            return weight
         with torch.no_grad():
             for part in weight.view(-1).split(_DRAWN):
                 part.copy_(drawn[: len(part)])
