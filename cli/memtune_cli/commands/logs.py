@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus
+from memtune.api.status import AttemptStatus, EmulationStatus, ProbeStatus, RunStatus
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.controller.records import has_ended
 from memtune.controller.verdict import conclude
@@ -100,8 +100,8 @@ async def _show(
 
 def _chosen(view: JobView, present: set[str], asked: str | None) -> RunStatus:
     """The requested run, else the newest started one that still has pods."""
-    order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
-    runs = sorted(view.trail, key=lambda run: (order[type(run)], run.number))
+    order = (EmulationStatus, ProbeStatus, AttemptStatus)
+    runs = sorted(view.trail, key=lambda run: (order.index(type(run)), run.number))
     if asked is not None:
         runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{job_stem(view.name)}-"))]
         if not runs:
